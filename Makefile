@@ -1,0 +1,42 @@
+# Each target builds the virtual environment it needs, once; `make clean` throws it away.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo test lint format perf clean
+
+help:
+	@echo "make demo   the synthetic study: tables, checks and figure in about two minutes"
+	@echo "make test   lint, type check and the test suite"
+	@echo "make lint   ruff and pyright only"
+	@echo "make perf   speed and memory, as ratios taken in one run"
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("longtail needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python studies/demo.py
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+perf: $(STAMP)
+	$(BIN)/python perf/optimizer_step.py
+	$(BIN)/python perf/loop_overhead.py
+	$(BIN)/python perf/replicas.py
+
+clean:
+	rm -rf $(VENV)
