@@ -1,0 +1,37 @@
+"""From a folder of runs to tables, figures and a page: `longtail report DIR`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+EXAMPLES = """examples:
+  longtail report runs/table1                    tables, figures and report.html next to the runs
+  longtail report runs/table1 --out /tmp/report  somewhere else
+  longtail report runs --no-figures --no-page    the tables only
+  longtail report --compare runs/a runs/b        two runs, or two studies, side by side
+  longtail report runs/table1 --parquet scores.parquet   every score, for pandas or polars
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("folder", nargs="?", type=Path, help="folder of runs, at any depth")
+    parser.add_argument("--out", type=Path, help="where to write (default: the folder itself)")
+    parser.add_argument("--title", help="title of the tables and the page")
+    parser.add_argument("--paper", help="show the paper's numbers of this table beside ours")
+    parser.add_argument(
+        "--compare", nargs=2, type=Path, metavar=("A", "B"), help="compare two folders of runs"
+    )
+    parser.add_argument("--parquet", type=Path, metavar="FILE", help="export every score")
+    parser.add_argument("--no-figures", action="store_true", help="skip the figures")
+    parser.add_argument("--no-page", action="store_true", help="skip report.html")
+    parser.add_argument("--json", action="store_true", help="print table.json, nothing else")
+    parser.add_argument("--quiet", action="store_true", help="print only the paths")
+
+
+def main(args: argparse.Namespace) -> int:
+    from longtail.report.command import run
+
+    return run(args)
