@@ -1,0 +1,152 @@
+r"""Random numbers that are a function of (seed, key, position), with no state in between.
+
+A generator that moves must be saved, and its numbers depend on who drew before. Here
+
+    number(seed, key, i) = mix(state + (i + 1) * GAMMA)
+    state                = mix(mix(seed + GAMMA) ^ fold(key))
+
+with ``mix`` the finaliser of SplitMix64 (Steele, Lea and Flood, 2014) in wrapping 64-bit integers.
+So a resumed run needs no generator state, replica i of a stack draws what the single run with that
+seed draws, and every device gives the same numbers.
+
+A seed is an int, or a LongTensor ``[S]``: results then get a leading dimension of S. Keys are ints
+and strings that name the purpose: ``permutation(n, seed, "batches", task, epoch)``.
+"""
+
+import functools
+import hashlib
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Seed = int | Tensor
+Key = int | str
+Device = torch.device | str
+
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_M1 = 0xBF58476D1CE4E5B9
+_M2 = 0x94D049BB133111EB
+_U64 = np.uint64
+
+
+def derive(seed: int, *key: Key) -> int:
+    """A new seed, independent of ``seed`` and of every other key, below 2**63."""
+    return _state(seed, key) >> 1
+
+
+def uniform(n: int, seed: Seed, *key: Key, device: Device = "cpu", start: int = 0) -> Tensor:
+    """``n`` float64 numbers in [0, 1), positions ``start`` to ``start + n - 1`` of the stream."""
+    if torch.device(device).type == "cpu":
+        return torch.from_numpy((_bits_numpy(n, seed, key, start) >> _U64(11)) * 2.0**-53)
+    return _shift(_bits_torch(n, seed, key, device, start), 11) * 2.0**-53
+
+
+def integers(
+    high: int | Tensor, n: int, seed: Seed, *key: Key, device: Device = "cpu", start: int = 0
+) -> Tensor:
+    """``n`` int64 numbers in [0, high).
+
+    ``high`` is an int, a tensor ``[n]`` (one bound a position) or, where the seed is a tensor,
+    ``[S]`` (one a replica) or anything two-dimensional that broadcasts to ``[S, n]``.
+    """
+    if isinstance(high, Tensor):
+        if isinstance(seed, Tensor) and high.ndim == 1:
+            high = high[:, None]
+    elif high < 1:
+        raise ValueError(f"Invalid high: {high}, there is no integer in [0, {high})")
+    # 53 random bits against a bound below 2**32: the bias stays under 2**-21 of a count
+    return uniform(n, seed, *key, device=device, start=start).mul_(high).long()
+
+
+def normal(n: int, seed: Seed, *key: Key, device: Device = "cpu") -> Tensor:
+    """``n`` standard normal float32 numbers, by Box and Muller from pairs of uniform ones."""
+    u = uniform(n + n % 2, seed, *key, device=device)
+    radius = torch.sqrt(-2.0 * torch.log1p(-u[..., 0::2]))
+    angle = (2.0 * math.pi) * u[..., 1::2]
+    pairs = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
+    return pairs.flatten(-2)[..., :n].float()
+
+
+def permutation(n: int, seed: Seed, *key: Key, device: Device = "cpu") -> Tensor:
+    """A random order of 0 to n - 1 (int64): the order of the random numbers at those positions."""
+    if torch.device(device).type == "cpu":
+        bits = _bits_numpy(n, seed, key, 0).view(np.int64)
+        return torch.from_numpy(np.argsort(bits, axis=-1, kind="stable"))
+    return torch.argsort(_bits_torch(n, seed, key, device, 0), dim=-1, stable=True)
+
+
+# One hash, written three times: Python ints for keys, NumPy where a small array must not cost
+# twenty tensor operations, int64 tensors for other devices. The tests hold them together.
+
+
+def _mix(x: int) -> int:
+    x = ((x ^ (x >> 30)) * _M1) & _MASK
+    x = ((x ^ (x >> 27)) * _M2) & _MASK
+    return x ^ (x >> 31)
+
+
+@functools.cache
+def _word(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def _fold(key: tuple[Key, ...]) -> int:
+    folded = len(key)
+    for part in key:
+        value = _word(part) if isinstance(part, str) else int(part)
+        folded = _mix(((folded ^ value) + _GAMMA) & _MASK)
+    return folded
+
+
+def _state(seed: int, key: tuple[Key, ...]) -> int:
+    return _mix(_mix((seed + _GAMMA) & _MASK) ^ _fold(key))
+
+
+def _mix_numpy(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> _U64(30))) * _U64(_M1)
+    x = (x ^ (x >> _U64(27))) * _U64(_M2)
+    return x ^ (x >> _U64(31))
+
+
+@functools.lru_cache(maxsize=64)
+def _steps(n: int) -> np.ndarray:
+    return np.arange(1, n + 1, dtype=_U64) * _U64(_GAMMA)
+
+
+def _bits_numpy(n: int, seed: Seed, key: tuple[Key, ...], start: int) -> np.ndarray:
+    # long streams are not worth keeping; short ones (a batch, a task) come again and again
+    steps = _steps(n) if n <= 4096 else np.arange(1, n + 1, dtype=_U64) * _U64(_GAMMA)
+    shift = start * _GAMMA
+    if isinstance(seed, Tensor):
+        seeds = seed.cpu().numpy().astype(np.int64).view(_U64)
+        state = _mix_numpy(_mix_numpy(seeds + _U64(_GAMMA)) ^ _U64(_fold(key)))
+        return _mix_numpy((state + _U64(shift & _MASK))[:, None] + steps)
+    return _mix_numpy(_U64((_state(seed, key) + shift) & _MASK) + steps)
+
+
+def _signed(x: int) -> int:
+    x &= _MASK
+    return x - (1 << 64) if x >> 63 else x
+
+
+def _shift(x: Tensor, by: int) -> Tensor:
+    return (x >> by) & (
+        (1 << (64 - by)) - 1
+    )  # tensors shift arithmetically; the mask drops the signs
+
+
+def _mix_torch(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _signed(_M1)
+    x = (x ^ _shift(x, 27)) * _signed(_M2)
+    return x ^ _shift(x, 31)
+
+
+def _bits_torch(n: int, seed: Seed, key: tuple[Key, ...], device: Device, start: int) -> Tensor:
+    steps = torch.arange(start + 1, start + n + 1, device=device) * _signed(_GAMMA)
+    if isinstance(seed, Tensor):
+        state = _mix_torch(seed.to(device) + _signed(_GAMMA))
+        return _mix_torch(_mix_torch(state ^ _signed(_fold(key)))[:, None] + steps)
+    return _mix_torch(steps + _signed(_state(seed, key)))
