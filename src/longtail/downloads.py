@@ -1,0 +1,203 @@
+"""Fetch published files: checked against their checksums, resumed where a transfer broke off.
+
+    remote = Remote("a.tar.gz", ("https://example.org/a.tar.gz",), sha256="9f86d0...")
+    path = fetch(remote, cache_folder("corpus"))
+
+A file appears under its own name only once it is complete and its checksum is right. Until then it
+is `NAME.part` in the same folder, and the next call asks for the rest of it (HTTP Range).
+"""
+
+import hashlib
+import os
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import BinaryIO
+
+CHUNK = 1 << 20
+TIMEOUT = 30.0  # seconds without a byte
+SCHEMES = ("http", "https", "file")
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with the file's name, the bytes at hand, and the bytes of the whole where known."""
+
+
+class DownloadError(OSError):
+    """A file could not be fetched or is not what it should be; the text names file and url."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """One published file: its name here, where it is offered (tried in order), its checksums."""
+
+    name: str
+    urls: tuple[str, ...]
+    sha256: str = ""
+    md5: str = ""
+
+    def __post_init__(self) -> None:
+        if Path(self.name).name != self.name or not self.name:
+            raise ValueError(f"Invalid file name: {self.name!r}")
+        for url in self.urls:
+            if urllib.parse.urlsplit(url).scheme not in SCHEMES:
+                raise ValueError(f"Invalid url: {url!r} (http, https or file)")
+
+
+def cache_folder(*parts: str) -> Path:
+    """Where fetched files go: `LONGTAIL_CACHE`, or `longtail` in the platform's cache folder."""
+    chosen = os.environ.get("LONGTAIL_CACHE")
+    if chosen:
+        root = Path(chosen).expanduser()
+    elif sys.platform == "win32":
+        root = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "longtail"
+    elif sys.platform == "darwin":
+        root = Path.home() / "Library" / "Caches" / "longtail"
+    else:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longtail"
+    return root.joinpath(*parts)
+
+
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    """The checksum of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def verify(path: Path, remote: Remote) -> None:
+    """Raise `DownloadError` where `path` does not have the checksums of `remote`."""
+    for algorithm, expected in (("sha256", remote.sha256), ("md5", remote.md5)):
+        if expected and (found := digest(path, algorithm)) != expected.lower():
+            raise DownloadError(
+                f"{path} is not the published {remote.name}: its {algorithm} is {found}, "
+                f"expected {expected}"
+            )
+
+
+def fetch(
+    remote: Remote,
+    folder: str | Path,
+    *,
+    progress: Progress | None = None,
+    attempts: int = 4,
+    pause: float = 1.0,
+) -> Path:
+    """The path of `remote` in `folder`, fetched if it is not there yet.
+
+    A file that is there is checked, never overwritten. A transfer that breaks is resumed up to
+    `attempts` times per url, after `pause` seconds, then twice that, and so on.
+    """
+    folder = Path(folder)
+    path = folder / remote.name
+    if path.exists():
+        verify(path, remote)
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{remote.name}.part"
+    problems: list[str] = []
+    for url in remote.urls:
+        try:
+            _fetch_from(url, remote, part, progress, attempts, pause)
+        except DownloadError as error:
+            problems.append(str(error))
+        else:
+            os.replace(part, path)
+            return path
+    why = "; ".join(problems) or "no url is known for it"
+    raise DownloadError(f"Could not fetch {remote.name} to {path}: {why}")
+
+
+def fetch_all(
+    remotes: Iterable[Remote], folder: str | Path, *, progress: Progress | None = None
+) -> list[Path]:
+    """`fetch` for several files of one folder."""
+    return [fetch(remote, folder, progress=progress) for remote in remotes]
+
+
+def _fetch_from(
+    url: str, remote: Remote, part: Path, progress: Progress | None, attempts: int, pause: float
+) -> None:
+    problem = ""
+    for attempt in range(attempts):
+        resumed = part.exists() and part.stat().st_size > 0
+        try:
+            _transfer(url, part, remote.name, progress)
+            verify(part, remote)
+            return
+        except urllib.error.HTTPError as error:
+            error.close()
+            problem = f"{url} answered {error.code} {error.reason}"
+            if error.code < 500 and error.code not in (408, 416, 429):
+                raise DownloadError(problem) from None  # asking again would not change it
+            if (
+                error.code == 416
+            ):  # nothing after what we have: it is the whole file, or a wrong one
+                if _is_right(part, remote):
+                    return
+                part.unlink(missing_ok=True)
+        except DownloadError as error:
+            # Wrong bytes are never worth keeping. Where their start came from an earlier call the
+            # file may have changed in between: one more try from zero. Else this url is wrong.
+            part.unlink(missing_ok=True)
+            problem = str(error).replace(str(part), url)
+            if not resumed:
+                raise DownloadError(problem) from None
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            problem = f"{url}: {reason}"
+        if attempt + 1 < attempts:
+            time.sleep(pause * 2**attempt)
+    raise DownloadError(problem)
+
+
+def _is_right(part: Path, remote: Remote) -> bool:
+    try:
+        verify(part, remote)
+    except DownloadError:
+        return False
+    return bool(remote.sha256 or remote.md5)
+
+
+def _transfer(url: str, part: Path, name: str, progress: Progress | None) -> None:
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "longtail", "Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        if response.status != 206 or not _continues(response.headers.get("Content-Range"), have):
+            if response.status == 206:
+                part.unlink()
+                raise ConnectionError("the server sent another part of the file than asked for")
+            have = 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with open(part, "ab" if have else "wb") as file:
+            done = _copy(response, file, have, total, name, progress)
+    if total is not None and done != total:
+        raise ConnectionError(f"the connection closed after {done} of {total} bytes")
+
+
+def _continues(content_range: str | None, have: int) -> bool:
+    return have > 0 and content_range is not None and content_range.startswith(f"bytes {have}-")
+
+
+def _copy(
+    source: BinaryIO,
+    file: BinaryIO,
+    done: int,
+    total: int | None,
+    name: str,
+    progress: Progress | None,
+) -> int:
+    while chunk := source.read(CHUNK):
+        file.write(chunk)
+        done += len(chunk)
+        if progress is not None:
+            progress(name, done, total)
+    return done
