@@ -19,7 +19,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
@@ -129,7 +129,7 @@ class Snapshots:
         try:
             with open(temporary, "wb") as file:
                 hashed = _HashedFile(file)
-                torch.save(content, hashed)
+                torch.save(content, cast(IO[bytes], hashed))
                 hashed.finish()
             path = self.folder / f"{number:08d}-{hashed.sha.hexdigest()}.pt"
             os.replace(temporary, path)
@@ -211,7 +211,7 @@ def _require_plain(value: Any, where: str) -> None:
 def generator_state() -> dict[str, Any]:
     """State of every global random generator a model or a data set might draw from."""
     version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    kind, keys, position, has_gauss, cached = cast(tuple, np.random.get_state(legacy=True))
     assert kind == "MT19937"
     return {
         "torch": torch.get_rng_state(),
