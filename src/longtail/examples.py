@@ -1,0 +1,290 @@
+"""Tables of examples: random access by a tensor of row numbers, one ``index_select`` a column.
+
+A batch is ``(inputs, targets)``. Inputs are a tensor, a :class:`Ragged`, or a tuple or dict of
+these. A table keeps columns of the same structure: tensors, memory-mapped NumPy arrays for what is
+too large for memory, and :class:`RaggedColumn` for rows of different lengths. A part of a table is
+a view of it, so a sequence of thousands of tasks costs no more than its data.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+Array = Tensor | np.ndarray
+Index = Tensor | slice
+Device = torch.device | str
+
+
+class Ragged(NamedTuple):
+    """Rows of different lengths: ``padded [..., n, L, ...]`` and ``lengths [..., n]``."""
+
+    padded: Tensor
+    lengths: Tensor
+
+    def mask(self) -> Tensor:
+        """True where a value is real, ``[..., n, L]``."""
+        longest = self.padded.shape[self.lengths.ndim]
+        return torch.arange(longest, device=self.lengths.device) < self.lengths[..., None]
+
+
+Inputs = Any  # Tensor | Ragged | tuple or dict of inputs: pyright has no recursive tuple of these
+Batch = tuple[Inputs, Any]
+
+
+def map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply ``function`` to the leaves of nested tuples and dicts; a Ragged is a leaf."""
+    if isinstance(tree, Tensor | Ragged):
+        return function(tree, *others)
+    if isinstance(tree, dict):
+        return {key: map_leaves(function, tree[key], *(o[key] for o in others)) for key in tree}
+    if isinstance(tree, tuple):
+        return tuple(map_leaves(function, *leaves) for leaves in zip(tree, *others, strict=True))
+    return function(tree, *others)
+
+
+def move(tree: Any, device: Device) -> Any:
+    """The tree with every leaf on ``device``."""
+
+    def to(leaf: Any) -> Any:
+        if isinstance(leaf, Ragged):
+            return Ragged(leaf.padded.to(device), leaf.lengths.to(device))
+        return leaf.to(device)
+
+    return map_leaves(to, tree)
+
+
+class Examples(Protocol):
+    """A random-access table of examples."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Index, /) -> Batch:
+        """Rows ``[B]`` or ``[S, B]`` as a batch ``[B, ...]`` or ``[S, B, ...]``; slices too."""
+        ...
+
+    def narrow(self, start: int, stop: int) -> "Examples":
+        """The rows from ``start`` to ``stop``, without copying."""
+        ...
+
+    def to(self, device: Device) -> "Examples": ...
+
+
+class RaggedColumn:
+    """Rows of different lengths, end to end: row i is ``values[offsets[i]:offsets[i + 1]]``."""
+
+    def __init__(self, values: Array, offsets: Array, pad: float = 0) -> None:
+        self.values, self.offsets, self.pad = values, offsets, pad
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Any], pad: float = 0) -> "RaggedColumn":
+        tensors = [torch.as_tensor(row) for row in rows]
+        lengths = torch.tensor([0, *(len(row) for row in tensors)])
+        return cls(torch.cat(tensors) if tensors else torch.empty(0), lengths.cumsum(0), pad)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def narrow(self, start: int, stop: int) -> "RaggedColumn":
+        return RaggedColumn(self.values, self.offsets[start : stop + 1], self.pad)
+
+    def to(self, device: Device) -> "RaggedColumn":
+        if isinstance(self.values, np.ndarray):
+            return self
+        return RaggedColumn(self.values.to(device), _tensor(self.offsets).to(device), self.pad)
+
+    def take(self, index: Index, device: Device) -> Ragged:
+        on_disk = isinstance(self.values, np.ndarray)
+        if isinstance(index, slice):
+            index = torch.arange(*index.indices(len(self)))
+        index = index.to("cpu" if on_disk else device)
+        starts = _take(self.offsets, index, "cpu" if on_disk else device)
+        lengths = _take(self.offsets, index + 1, "cpu" if on_disk else device) - starts
+        longest = int(lengths.max()) if lengths.numel() else 0
+        columns = torch.arange(longest, device=lengths.device)
+        inside = columns < lengths[..., None]
+        where = (starts[..., None] + columns).masked_fill_(~inside, 0)
+        padded = _take(self.values, where.flatten(), "cpu" if on_disk else device)
+        padded = padded.unflatten(0, where.shape)
+        inside = inside.reshape(*inside.shape, *[1] * (padded.ndim - inside.ndim))
+        padded.masked_fill_(~inside, self.pad)
+        return Ragged(padded.to(device), lengths.to(device))
+
+
+Column = Array | RaggedColumn
+
+
+def _tensor(array: Array) -> Tensor:
+    if isinstance(array, Tensor):
+        return array
+    if array.dtype in (np.uint16, np.uint32, np.uint64):
+        array = array.astype(np.int64)  # token ids: what an embedding takes
+    return torch.from_numpy(np.array(array))  # a copy: a memory map may be read-only
+
+
+def _take(column: Column, index: Index, device: Device) -> Any:
+    if isinstance(column, Tensor):
+        if isinstance(index, slice):
+            return column[index]
+        if index.ndim == 1:
+            return column.index_select(0, index)
+        return column.index_select(0, index.flatten()).unflatten(0, index.shape)
+    if isinstance(column, RaggedColumn):
+        return column.take(index, device)
+    rows = column[index] if isinstance(index, slice) else column[index.cpu().numpy()]
+    return _tensor(rows).to(device)
+
+
+def _narrow(column: Column, start: int, stop: int) -> Column:
+    if isinstance(column, RaggedColumn):
+        return column.narrow(start, stop)
+    return column[start:stop]
+
+
+class TensorExamples:
+    """Columns ``[n, ...]`` in memory or memory-mapped, shared by all replicas.
+
+    Memory-mapped columns stay where they are: ``to(device)`` sends each batch there.
+    """
+
+    def __init__(self, inputs: Any, targets: Any, device: Device = "cpu") -> None:
+        self.inputs, self.targets, self.device = inputs, targets, torch.device(device)
+        for column in leaves((inputs, targets)):
+            if len(column) != len(targets):
+                raise ValueError(f"{len(column)} rows in one column, {len(targets)} in the targets")
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: Index) -> Batch:
+        if isinstance(index, Tensor) and index.device != self.device:
+            index = index.to(self.device)
+        if isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor):
+            return _take(self.inputs, index, self.device), _take(self.targets, index, self.device)
+        return map_leaves(lambda c: _take(c, index, self.device), (self.inputs, self.targets))
+
+    def narrow(self, start: int, stop: int) -> "TensorExamples":
+        part = TensorExamples.__new__(TensorExamples)  # the lengths have been checked
+        part.inputs = map_leaves(lambda column: _narrow(column, start, stop), self.inputs)
+        part.targets = _narrow(self.targets, start, stop)
+        part.device = self.device
+        return part
+
+    def to(self, device: Device) -> "TensorExamples":
+        def move_column(column: Column) -> Column:
+            return column if isinstance(column, np.ndarray) else column.to(device)
+
+        inputs, targets = map_leaves(move_column, (self.inputs, self.targets))
+        return TensorExamples(inputs, targets, device)
+
+
+def ragged_examples(values: Array, offsets: Array, targets: Any, pad: float = 0) -> TensorExamples:
+    """Examples whose inputs are rows of different lengths (token ids), in memory or mapped."""
+    return TensorExamples(RaggedColumn(values, offsets, pad), targets)
+
+
+class StackedExamples:
+    """Columns ``[S, n, ...]``, each replica its own data; index ``[S, B]``, or ``[B]`` for all."""
+
+    def __init__(self, inputs: Any, targets: Tensor) -> None:
+        self.replicas, self._rows = targets.shape[:2]
+        for column in leaves((inputs, targets)):
+            if column.shape[:2] != targets.shape[:2]:
+                raise ValueError(
+                    f"columns {tuple(column.shape)} and {tuple(targets.shape)} "
+                    "differ in replicas or rows"
+                )
+        self._stacked = inputs, targets
+        self._flat = map_leaves(lambda column: column.flatten(0, 1), self._stacked)
+        self._base = torch.arange(self.replicas, device=targets.device)[:, None] * self._rows
+        self._start, self._stop = 0, self._rows
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __getitem__(self, index: Index) -> Batch:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            rows = slice(self._start + start, self._start + stop, step)
+            return map_leaves(lambda column: column[:, rows], self._stacked)
+        where = self._base + index.to(self._base.device)
+        flat = where.flatten()
+        return map_leaves(
+            lambda column: column.index_select(0, flat).unflatten(0, where.shape), self._flat
+        )
+
+    def narrow(self, start: int, stop: int) -> "StackedExamples":
+        part = StackedExamples.__new__(StackedExamples)
+        part.__dict__.update(self.__dict__)
+        part._start, part._stop = self._start + start, self._start + stop
+        part._base = self._base + start
+        return part
+
+    def to(self, device: Device) -> "StackedExamples":
+        inputs, targets = map_leaves(lambda column: column.to(device), self._stacked)
+        return StackedExamples(inputs, targets).narrow(self._start, self._stop)
+
+
+class DatasetExamples:
+    """Map-style torch datasets end to end, items read one by one when asked for."""
+
+    def __init__(self, datasets: Sequence[Any], device: Device = "cpu") -> None:
+        self.datasets, self.device = list(datasets), torch.device(device)
+        self._offsets = np.cumsum([0, *(len(dataset) for dataset in self.datasets)])
+
+    def __len__(self) -> int:
+        return int(self._offsets[-1])
+
+    def __getitem__(self, index: Index) -> Batch:
+        if isinstance(index, slice):
+            index = torch.arange(*index.indices(len(self)))
+        rows = index.flatten().cpu().numpy()
+        part = np.searchsorted(self._offsets, rows, side="right") - 1
+        items = [
+            self.datasets[p][int(row)]
+            for p, row in zip(part, rows - self._offsets[part], strict=True)
+        ]
+        inputs, targets = default_collate(items)
+        batch = (tuple(inputs) if isinstance(inputs, list) else inputs), targets
+        return map_leaves(lambda leaf: leaf.to(self.device).unflatten(0, index.shape), batch)
+
+    def narrow(self, start: int, stop: int) -> "Rows":
+        return Rows(self, torch.arange(start, stop))
+
+    def to(self, device: Device) -> "DatasetExamples":
+        return DatasetExamples(self.datasets, device)
+
+
+class Rows:
+    """A view of some rows of a table; ``rows [n]``, or ``[S, n]`` where replicas see others."""
+
+    def __init__(self, examples: Examples, rows: Tensor) -> None:
+        self.examples, self.rows = examples, rows
+
+    def __len__(self) -> int:
+        return self.rows.shape[-1]
+
+    def __getitem__(self, index: Index) -> Batch:
+        if isinstance(index, slice):
+            return self.examples[self.rows[..., index]]
+        if index.device != self.rows.device:
+            index = index.to(self.rows.device)
+        if self.rows.ndim == 1:
+            return self.examples[self.rows[index]]
+        return self.examples[self.rows.gather(1, index.expand(len(self.rows), -1))]
+
+    def narrow(self, start: int, stop: int) -> "Rows":
+        return Rows(self.examples, self.rows[..., start:stop])
+
+    def to(self, device: Device) -> "Rows":
+        return Rows(self.examples.to(device), self.rows.to(device))
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves of nested tuples and dicts, in order; a Ragged is a leaf."""
+    found: list[Any] = []
+    map_leaves(found.append, tree)
+    return found
