@@ -20,6 +20,7 @@ import math
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissingImports]
 
 Seed = int | Tensor
 Key = int | str
@@ -39,7 +40,7 @@ def derive(seed: int, *key: Key) -> int:
 
 def uniform(n: int, seed: Seed, *key: Key, device: Device = "cpu", start: int = 0) -> Tensor:
     """``n`` float64 numbers in [0, 1), positions ``start`` to ``start + n - 1`` of the stream."""
-    if torch.device(device).type == "cpu":
+    if torch.device(device).type == "cpu" and not _inside_vmap(seed):
         return torch.from_numpy((_bits_numpy(n, seed, key, start) >> _U64(11)) * 2.0**-53)
     return _shift(_bits_torch(n, seed, key, device, start), 11) * 2.0**-53
 
@@ -80,6 +81,10 @@ def permutation(n: int, seed: Seed, *key: Key, device: Device = "cpu") -> Tensor
 
 # One hash, written three times: Python ints for keys, NumPy where a small array must not cost
 # twenty tensor operations, int64 tensors for other devices. The tests hold them together.
+
+
+def _inside_vmap(seed: Seed) -> bool:
+    return isinstance(seed, Tensor) and is_batchedtensor(seed)
 
 
 def _mix(x: int) -> int:
