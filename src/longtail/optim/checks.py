@@ -1,0 +1,52 @@
+"""Settings a user may get wrong, in the words that ``torch.optim`` uses."""
+
+from typing import Any
+
+from torch import Tensor
+
+MOMENTS = ("reset", "ema", "task")
+
+
+def check_settings(group: dict[str, Any]) -> None:
+    """Raise for the first bad value among the settings of a parameter group."""
+    lr, betas = group["lr"], group["betas"]
+    eager_foreach = group["foreach"] and not group["capturable"]
+    if isinstance(lr, Tensor):
+        if eager_foreach:
+            raise ValueError(
+                "lr as a Tensor is not supported for capturable=False and foreach=True"
+            )
+        if lr.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
+    if not lr >= 0.0:
+        raise ValueError(f"Invalid learning rate: {lr}")
+    if not group["eps"] >= 0.0:
+        raise ValueError(f"Invalid epsilon value: {group['eps']}")
+    for i, beta in enumerate(betas):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
+    if not group["weight_decay"] >= 0.0:
+        raise ValueError(f"Invalid weight_decay value: {group['weight_decay']}")
+    if len(betas) != 2:
+        raise ValueError(f"Invalid betas: {betas}, two are needed")
+    if isinstance(betas[0], Tensor) != isinstance(betas[1], Tensor):
+        raise ValueError("betas must be either both floats or both Tensors")
+    for i, beta in enumerate(betas):
+        if isinstance(beta, Tensor):
+            if eager_foreach:
+                raise ValueError(
+                    f"betas[{i}] as a Tensor is not supported for capturable=False and foreach=True"
+                )
+            if beta.numel() != 1:
+                raise ValueError(f"Tensor betas[{i}] must be 1-element")
+    if isinstance(group["beta3"], Tensor) or not 0.0 <= group["beta3"] < 1.0:
+        raise ValueError(f"Invalid beta3 value: {group['beta3']}")
+    for name in ("first_moment", "second_moment"):
+        if group[name] not in MOMENTS:
+            known = ", ".join(map(repr, MOMENTS))
+            raise ValueError(f"Invalid {name} value: {group[name]!r}, must be one of {known}")
+    if group["fused"]:
+        if group["differentiable"]:
+            raise RuntimeError("`fused` does not support `differentiable`")
+        if group["foreach"]:
+            raise RuntimeError("`fused` and `foreach` cannot be `True` together.")

@@ -1,0 +1,300 @@
+r"""One step of Continual Adam (Algorithm 1 of the paper), parameter by parameter and for lists of
+them.
+
+Within a task, at its step t, with c steps in all earlier tasks (line numbers are the paper's):
+
+.. math::
+    m &= \beta_1 m + (1 - \beta_1) g                        & (7) \\
+    v &= \beta_2 v + (1 - \beta_2) g^2                      & (8) \\
+    \hat m &= m / (1 - \beta_1^t)                           & (9) \\
+    \hat v &= v / (1 - \beta_2^t)                           & (10) \\
+    v' &= (t \hat v + c v_c) / (t + c)                      & (11) \\
+    \theta &= \theta - (1 - \beta_3^t) \gamma \hat m / (\sqrt{v'} + \epsilon)   & (12)
+
+and at its end :math:`v_c = v'`, :math:`c = c + t`, :math:`t = m = v = 0` (14, 15, 3).
+
+The code never forms :math:`v'`. With r = c (1 - beta2^t) / t and s^2 = (1 - beta2^t) (t + c) / t,
+
+    sqrt(v') = sqrt(v + r v_c) / s
+
+which for c = 0 is, operation by operation, what torch computes.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    _get_capturable_supported_devices,
+    _get_value,
+    _to_scalar,
+    _view_as_real,
+)
+
+from longtail.optim.state import state_dtype
+
+
+def _coefficients(
+    t: Any,
+    c: Any,
+    *,
+    beta1: Any,
+    beta2: Any,
+    beta3: float,
+    lr: Any,
+    first_moment: str,
+    second_moment: str,
+) -> tuple[Any, Any, Any, Any]:
+    """The scalars of a step, for floats and tensors alike: step size, s, r of v_c, r of m_c.
+
+    Written so that c = 0 and beta3 = 0 give torch's numbers bit for bit.
+    """
+    correction1 = 1 - beta1**t
+    correction2 = 1 - beta2 ** (t + c if second_moment == "ema" else t)
+    step_size = lr * (1 - beta3**t) / correction1
+    share1 = share2 = None
+    if first_moment == "task":
+        share1 = c * correction1 / t
+        step_size = step_size * (t / (t + c))
+    if second_moment == "task":
+        share2 = c * correction2 / t
+        correction2 = correction2 * ((t + c) / t)
+    return step_size, correction2**0.5, share2, share1
+
+
+def _single_tensor_continualadam(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    past_exp_avg_sqs: list[Tensor],
+    past_exp_avgs: list[Tensor],
+    state_steps: list[Tensor],
+    past_steps: list[Tensor],
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+    *,
+    has_complex: bool,
+    beta1: float | Tensor,
+    beta2: float | Tensor,
+    beta3: float,
+    lr: float | Tensor,
+    weight_decay: float,
+    eps: float,
+    first_moment: str,
+    second_moment: str,
+    maximize: bool,
+    capturable: bool,
+    differentiable: bool,
+    decoupled_weight_decay: bool,
+) -> None:
+    """The ground truth: every other implementation must give its result."""
+    assert grad_scale is None
+    assert found_inf is None
+    lr, beta1, beta2 = _to_scalar(lr), _to_scalar(beta1), _to_scalar(beta2)
+    on_device = capturable or differentiable
+
+    for i, param in enumerate(params):
+        if capturable and not torch.compiler.is_compiling():
+            _check_capturable(param, state_steps[i])
+        step_t = state_steps[i]
+        step_t += 1
+
+        # A half-precision parameter is updated in float32 and rounded once.
+        dtype = state_dtype(param)
+        value = param if dtype == param.dtype else param.to(dtype)
+        grad = grads[i] if grads[i].dtype == dtype else grads[i].to(dtype)
+        exp_avg, exp_avg_sq, past_sq = exp_avgs[i], exp_avg_sqs[i], past_exp_avg_sqs[i]
+        past_avg = past_exp_avgs[i] if first_moment == "task" else None
+        grad = -grad if maximize else grad
+
+        if weight_decay != 0:
+            if decoupled_weight_decay:
+                value.mul_(1 - lr * weight_decay)
+            elif differentiable and isinstance(weight_decay, Tensor):
+                grad = grad.addcmul(value.clone(), weight_decay)
+            else:
+                grad = grad.add(value, alpha=cast(float, weight_decay))
+
+        if torch.is_complex(value):
+            value, grad, exp_avg, exp_avg_sq, past_sq = map(
+                torch.view_as_real, (value, grad, exp_avg, exp_avg_sq, past_sq)
+            )
+            past_avg = None if past_avg is None else torch.view_as_real(past_avg)
+
+        # lerp_ wants its weight in the dtype and on the device of the tensor.
+        weight1 = 1 - beta1
+        if isinstance(weight1, Tensor):
+            weight1 = weight1.to(device=exp_avg.device, dtype=exp_avg.dtype, non_blocking=True)
+        exp_avg.lerp_(grad, weight1)
+        if differentiable and isinstance(beta2, Tensor) and beta2.requires_grad:
+            # addcmul_ takes no tensor as its value
+            exp_avg_sq.lerp_(grad.square(), (1 - beta2).to(exp_avg_sq.dtype))
+        else:
+            exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=cast(float, 1 - beta2))
+
+        if on_device:
+            t, c = step_t.clone() if differentiable else step_t, past_steps[i]
+        else:
+            t, c = _get_value(step_t), _get_value(past_steps[i])
+        step_size, scale, share2, share1 = _coefficients(
+            t,
+            c,
+            beta1=beta1,
+            beta2=beta2,
+            beta3=beta3,
+            lr=lr,
+            first_moment=first_moment,
+            second_moment=second_moment,
+        )
+        mixed = exp_avg_sq if share2 is None else _add_scaled(exp_avg_sq, past_sq, share2)
+        denom = (mixed.sqrt() / scale).add_(eps)
+        del mixed
+        if share1 is None:
+            numerator = exp_avg.clone() if differentiable else exp_avg
+        else:
+            numerator = _add_scaled(exp_avg, cast(Tensor, past_avg), share1)
+        if isinstance(step_size, Tensor) and on_device:
+            # torch divides by the step size, which is NaN for lr = 0
+            value.addcmul_(numerator / denom, -step_size.to(value.dtype))
+        else:
+            value.addcdiv_(numerator, denom, value=cast(float, -step_size))
+        if dtype != param.dtype:
+            param.copy_(value)
+
+
+def _add_scaled(base: Tensor, other: Tensor, factor: Any) -> Tensor:
+    if isinstance(factor, Tensor):
+        return torch.addcmul(base, other, factor.to(device=base.device, dtype=base.dtype))
+    return torch.add(base, other, alpha=factor)
+
+
+def _check_capturable(param: Tensor, step: Tensor) -> None:
+    supported = _get_capturable_supported_devices()
+    if not (param.device.type == step.device.type and param.device.type in supported):
+        raise AssertionError(
+            f"If capturable=True, params and state_steps must be on supported devices: {supported}."
+        )
+
+
+def _multi_tensor_continualadam(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    past_exp_avg_sqs: list[Tensor],
+    past_exp_avgs: list[Tensor],
+    state_steps: list[Tensor],
+    past_steps: list[Tensor],
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+    *,
+    has_complex: bool,
+    beta1: float | Tensor,
+    beta2: float | Tensor,
+    beta3: float,
+    lr: float | Tensor,
+    weight_decay: float,
+    eps: float,
+    first_moment: str,
+    second_moment: str,
+    maximize: bool,
+    capturable: bool,
+    differentiable: bool,
+    decoupled_weight_decay: bool,
+) -> None:
+    assert grad_scale is None
+    assert found_inf is None
+    assert not differentiable, "_foreach ops don't support autograd"
+    for name, value in (("lr", lr), ("beta1", beta1), ("beta2", beta2)):
+        if isinstance(value, Tensor) and not capturable:
+            raise RuntimeError(
+                f"{name} as a Tensor is not supported for capturable=False and foreach=True"
+            )
+    if capturable and not torch.compiler.is_compiling():
+        for p, step in zip(params, state_steps, strict=True):
+            _check_capturable(p, step)
+    lr, beta1, beta2 = _to_scalar(lr), _to_scalar(beta1), _to_scalar(beta2)
+    past_first = first_moment == "task"
+
+    grouped = Optimizer._group_tensors_by_device_and_dtype(
+        [
+            params,
+            grads,
+            exp_avgs,
+            exp_avg_sqs,
+            past_exp_avg_sqs,
+            past_exp_avgs if past_first else exp_avgs,
+            state_steps,
+            past_steps,
+        ]  # type: ignore[list-item]
+    )
+    for lists, _ in grouped.values():
+        p, g, m, v, v_c, m_c, steps, past = (list(cast(list[Tensor], x)) for x in lists)
+        if has_complex:
+            _view_as_real(p, g, m, v, v_c, m_c)
+        if maximize:
+            g = list(torch._foreach_neg(g))
+
+        # On the CPU foreach is a loop; wrapping the 1 once is cheaper than in every turn.
+        if not torch.compiler.is_compiling() and steps[0].is_cpu:
+            torch._foreach_add_(steps, torch.tensor(1.0, device="cpu"), alpha=1.0)
+        else:
+            torch._foreach_add_(steps, 1)
+
+        if weight_decay != 0:
+            if decoupled_weight_decay:
+                torch._foreach_mul_(p, 1 - lr * weight_decay)
+            elif maximize:
+                torch._foreach_add_(g, p, alpha=weight_decay)
+            else:
+                g = list(torch._foreach_add(g, p, alpha=weight_decay))
+
+        weight1 = 1 - beta1
+        if isinstance(weight1, Tensor):
+            weight1 = weight1.to(device=m[0].device, non_blocking=True)
+        torch._foreach_lerp_(m, g, cast(float, weight1))
+        torch._foreach_mul_(v, beta2)
+        if isinstance(beta2, Tensor):  # foreach_addcmul takes no tensor as its value
+            torch._foreach_addcmul_(v, torch._foreach_mul(g, 1 - beta2), g, 1.0)
+        else:
+            torch._foreach_addcmul_(v, g, g, 1 - beta2)
+        del g
+
+        settings: dict[str, Any] = {
+            "beta1": beta1,
+            "beta2": beta2,
+            "beta3": beta3,
+            "lr": lr,
+            "first_moment": first_moment,
+            "second_moment": second_moment,
+        }
+        if capturable:
+            # One small vector instead of a kernel per parameter and operation.
+            found = _coefficients(torch.stack(steps), torch.stack(past), **settings)
+            size, scale, share2, share1 = (None if x is None else list(x.unbind()) for x in found)
+        else:
+            counts = [(_get_value(t), _get_value(c)) for t, c in zip(steps, past, strict=True)]
+            found = zip(*(_coefficients(t, c, **settings) for t, c in counts), strict=True)
+            size, scale, share2, share1 = (None if x[0] is None else list(x) for x in found)
+
+        if share2 is None:
+            denom = list(torch._foreach_sqrt(v))
+        else:
+            denom = list(torch._foreach_mul(v_c, share2))
+            torch._foreach_add_(denom, v)
+            torch._foreach_sqrt_(denom)
+        torch._foreach_div_(denom, cast(Any, scale))
+        torch._foreach_add_(denom, eps)
+        numerator = m
+        if share1 is not None:
+            numerator = list(torch._foreach_mul(m_c, share1))
+            torch._foreach_add_(numerator, m)
+        assert size is not None
+        if capturable:
+            torch._foreach_reciprocal_(denom)
+            torch._foreach_mul_(denom, size)
+            torch._foreach_addcmul_(p, numerator, denom, -1.0)
+        else:
+            torch._foreach_addcdiv_(p, numerator, denom, [-x for x in size])
