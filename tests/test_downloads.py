@@ -1,6 +1,7 @@
 """Fetching: checksums, resuming, several sources, and errors that say which file and which url."""
 
 import hashlib
+import io
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from longtail.downloads import DownloadError, Remote, cache_folder, fetch, fetch_all, verify
+from longtail.downloads import (
+    DownloadError,
+    Meter,
+    Remote,
+    cache_folder,
+    fetch,
+    fetch_all,
+    verify,
+)
 
 BODY = bytes(range(256)) * 400
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -165,6 +174,19 @@ def test_a_changed_file_at_hand_is_reported_not_replaced(tmp_path: Path) -> None
     assert path.read_bytes() == b"mine"
     with pytest.raises(DownloadError, match="md5"):
         verify(path, Remote("a.bin", (), md5=MD5))
+
+
+@pytest.mark.parametrize(
+    ("terminal", "shown"),
+    [(False, "a: 2.0 of 2.0 MB\n"), (True, "\ra: 1.0 of 2.0 MB\ra: 2.0 of 2.0 MB\n")],
+)
+def test_progress_is_a_line_a_file_in_a_pipe(terminal: bool, shown: str) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    meter = Meter(stream)
+    meter("a", 1_000_000, 2_000_000)
+    meter("a", 2_000_000, 2_000_000)
+    assert stream.getvalue() == shown
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
@@ -110,6 +110,22 @@ def fetch(
             return path
     why = "; ".join(problems) or "no url is known for it"
     raise DownloadError(f"Could not fetch {remote.name} to {path}: {why}")
+
+
+class Meter:
+    """A `Progress` for people: one line that counts on a terminal, one line a file in a pipe."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stderr
+
+    def __call__(self, name: str, done: int, total: int | None) -> None:
+        finished = done == total
+        if not finished and not self.stream.isatty():
+            return
+        of = f" of {total / 1e6:.1f}" if total else ""
+        start = "\r" if self.stream.isatty() else ""
+        end = "\n" if finished else ""
+        print(f"{start}{name}: {done / 1e6:.1f}{of} MB", end=end, file=self.stream, flush=True)
 
 
 def fetch_all(

@@ -126,7 +126,9 @@ def read(name: str, folder: str | Path) -> Images:
     folder = Path(folder)
     source = SOURCES[name]
     forms: dict[str, Callable[[str, Path], Images | None]] = {"idx": _idx, "cifar": _cifar}
-    images = forms[source.form](name, folder) or _npz(name, folder)
+    images = forms[source.form](name, folder)
+    if images is None:
+        images = _npz(name, folder)
     if images is None:
         raise ValueError(
             f"No {name} in {folder}: expected {source.files[0].name} or {name}.npz; `longtail data "
