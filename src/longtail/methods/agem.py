@@ -1,0 +1,74 @@
+r"""A-GEM: averaged gradient episodic memory (Chaudhry et al., 2019).
+
+    g̃ = g - (gᵀ r / rᵀ r) r      if gᵀ r < 0, else g
+
+g is the gradient of the new batch, r that of as many examples from a buffer with equal space per
+task: a step may not increase the average loss on the buffer. Each replica projects for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail.memory import TaskBuffer
+from longtail.methods.base import Method, complete_gradients, size_of
+from longtail.replicas import broadcast, dot, parameter_groups
+from longtail.tasks import Batch, Examples
+
+
+class AGEM(Method):
+    """Gradients are projected so that they do not point against those of the buffer."""
+
+    name = "agem"
+
+    @dataclass(frozen=True)
+    class Settings(Method.Settings):
+        buffer: int = field(default=500, metadata={"help": "examples the buffer holds"})
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.buffer = TaskBuffer(self.settings.buffer, self.seed)
+        self.groups = parameter_groups(self.model)
+        self.parameters = [p for group in self.groups for p in group]
+        self.reference: Tensor | None = None  # the buffer's loss, its graph still to be walked
+
+    def loss(self, batch: Batch) -> Tensor:
+        if len(self.buffer):
+            n = size_of(batch)
+            inputs, targets = self.buffer.draw(n)
+            loss = n * self.risk(self.objective.loss(self.model(inputs), targets))
+            self.reference = loss if self.reference is None else self.reference + loss
+        return super().loss(batch)
+
+    def after_backward(self) -> None:
+        if self.reference is None:
+            return
+        references = torch.autograd.grad(self.reference, self.parameters, materialize_grads=True)
+        self.reference = None
+        grads = complete_gradients(self.parameters)
+        count = len(self.groups[0])
+        for start in range(0, len(grads), count):
+            part = slice(start, start + count)
+            project(grads[part], references[part], self.lead[1:])
+
+    def end_task(self, train: Examples | None) -> None:
+        self.buffer.add_task(train)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"buffer": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.buffer.load_state_dict(state["buffer"])
+
+
+def project(grads: Sequence[Tensor], references: Sequence[Tensor], lead: tuple[int, ...]) -> None:
+    """Take out of g what points against r, in place; nothing where r is zero or they agree."""
+    inner, norm = dot(grads, references, lead), dot(references, references, lead)
+    scale = -(inner / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=0.0)
+    for g, r in zip(grads, references, strict=True):
+        g.addcmul_(r, broadcast(scale, r))

@@ -1,0 +1,151 @@
+"""What a continual-learning method is: at most four hooks around one optimizer step.
+
+    for inputs, targets in batches:              # the training loop, or your own
+        optimizer.zero_grad()
+        loss = method.loss((inputs, targets))    # may add to the loss
+        loss.backward()
+        method.after_backward()                  # may add to the gradient, or project it
+        optimizer.step()
+        method.observe((inputs, targets))        # may store examples
+    method.end_task(train)                       # may look at the task once more
+
+Models are plain modules or `Replicas`: losses have shape [*lead, B] and every replica has its own
+mean, `risk` below, so that a method written with it trains stacks as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from longtail.random import Seed
+from longtail.replicas import lead_of
+from longtail.tasks import Batch, Examples, Objective, Outputs, Ragged, map_leaves
+
+
+class Method:
+    """A method that does nothing of its own; subclass it and override what you need.
+
+    Args:
+        model: what is trained; called as `model(inputs)`.
+        objective: loss per example.
+        seed: an int, or one per replica; names the method's own random numbers.
+        settings: the fields of the class's `Settings`.
+    """
+
+    @dataclass(frozen=True)
+    class Settings:
+        """The method's settings, each with a line of help in its metadata."""
+
+    name: ClassVar[str] = ""
+    # True if loss and after_backward launch the same kernels every step and observe does nothing.
+    capturable: ClassVar[bool] = False
+
+    def __init__(
+        self, model: nn.Module, objective: Objective, *, seed: Seed = 0, **settings: Any
+    ) -> None:
+        known = [field.name for field in dataclasses.fields(self.Settings)]
+        for key in settings:
+            if key not in known:
+                raise ValueError(
+                    f"{type(self).__name__} has no setting {key!r}; known: {', '.join(known)}"
+                )
+        self.model, self.objective, self.seed = model, objective, seed
+        self.settings: Any = self.Settings(**settings)
+        self.lead = lead_of(model)
+        self.outputs: Outputs = None
+        # Weight of each row in its replica's mean, where batches are padded to a fixed shape.
+        self.row_weights: Tensor | None = None
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The scalar to call `backward` on."""
+        inputs, targets = batch
+        outputs = self.model(inputs)
+        self.outputs = detach(outputs)
+        return self.risk(self.objective.loss(outputs, targets))
+
+    def after_backward(self) -> None:
+        """Called when every `p.grad` is complete (and unscaled)."""
+
+    def observe(self, batch: Batch) -> None:
+        """Called after the optimizer's step; `self.outputs` are those `loss` saw."""
+
+    def end_task(self, train: Examples | None) -> None:
+        """Called once per task, before the optimizer's boundary, with the task's examples."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            raise ValueError(f"Unexpected state for {type(self).__name__}: {sorted(state)}")
+
+    def risk(self, losses: Tensor) -> Tensor:
+        """[*lead, B] -> the sum over replicas of each one's mean: gradients stay apart."""
+        if self.row_weights is not None:
+            return (losses * self.row_weights).sum()
+        return losses.mean() if losses.dim() == 1 else losses.mean(-1).sum()
+
+
+def detach(outputs: Outputs) -> Outputs:
+    if isinstance(outputs, Tensor):
+        return outputs.detach()
+
+    def leaf(value: Any) -> Any:
+        return Ragged(*map(Tensor.detach, value)) if isinstance(value, Ragged) else value.detach()
+
+    return map_leaves(leaf, outputs)
+
+
+def size_of(batch: Batch) -> int:
+    """How many examples (per replica) a batch has."""
+    return batch[1].shape[-1] if isinstance(batch[1], Tensor) else len(batch[1])
+
+
+def rows_of(outputs: Outputs, start: int, n: int, dim: int) -> Outputs:
+    """The outputs of `n` examples from `start` on, along the example dimension."""
+    if isinstance(outputs, Tensor):
+        return outputs.narrow(dim, start, n)
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, Ragged):
+            return Ragged(value.padded.narrow(dim, start, n), value.lengths.narrow(dim, start, n))
+        return value.narrow(dim, start, n)
+
+    return map_leaves(leaf, outputs)
+
+
+def complete_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """All gradients; zeros for a parameter that took no part in the loss."""
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    return [p.grad for p in parameters]  # pyright: ignore[reportReturnType]
+
+
+def join(parts: list[Any], dim: int) -> Any:
+    """Batches end to end along the example dimension; ragged rows are padded to one width."""
+
+    def leaf(*values: Any) -> Any:
+        if not isinstance(values[0], Ragged):
+            return torch.cat(values, dim)
+        width = max(value.padded.shape[dim + 1] for value in values)
+        padded = [widen(value.padded, dim + 1, width) for value in values]
+        return Ragged(torch.cat(padded, dim), torch.cat([value.lengths for value in values], dim))
+
+    return map_leaves(leaf, *parts)
+
+
+def widen(padded: Tensor, dim: int, width: int) -> Tensor:
+    """Zeros appended along `dim` up to `width`."""
+    missing = width - padded.shape[dim]
+    if missing == 0:
+        return padded
+    shape = list(padded.shape)
+    shape[dim] = missing
+    return torch.cat([padded, padded.new_zeros(shape)], dim)

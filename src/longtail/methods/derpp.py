@@ -1,0 +1,80 @@
+r"""DER++: dark experience replay (Buzzega et al., 2020).
+
+    L(θ) = mean_{batch} ℓ(f_θ(x), y)
+         + α mean_{(x,z) in draw 1} |f_θ(x) - z|² / dim(z)
+         + β mean_{(x,y) in draw 2} ℓ(f_θ(x), y)
+
+z are the model's outputs as they were when the example was stored. The two draws are independent,
+each as large as the batch. Models with BatchNorm see the three parts in three passes, as in the
+authors' code, others in one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from longtail.memory import ReservoirBuffer
+from longtail.methods.base import Method, detach, join, rows_of, size_of, widen
+from longtail.tasks import Batch, Outputs, Ragged
+
+
+class DERPlusPlus(Method):
+    """Replay of labels and of what the model used to answer."""
+
+    name = "derpp"
+
+    @dataclass(frozen=True)
+    class Settings(Method.Settings):
+        buffer: int = field(default=500, metadata={"help": "examples the buffer holds"})
+        alpha: float = field(default=1.0, metadata={"help": "weight of matching stored outputs"})
+        beta: float = field(default=1.0, metadata={"help": "weight of the replayed labels' loss"})
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        leads = (1, 1, 2) if self.lead else None  # outputs differ between policies, inputs do not
+        self.buffer = ReservoirBuffer(self.settings.buffer, self.seed, leads)
+        self.separate = any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules()
+        )
+
+    def loss(self, batch: Batch) -> Tensor:
+        if not len(self.buffer):
+            return super().loss(batch)
+        n = size_of(batch)
+        first, second = self.buffer.draw(n), self.buffer.draw(n)
+        new, matched, replayed = self._forward([batch[0], first[0], second[0]], n)
+        self.outputs = detach(new)
+        return (
+            self.risk(self.objective.loss(new, batch[1]))
+            + self.settings.alpha * self.risk(self._distance(matched, first[2]))
+            + self.settings.beta * self.risk(self.objective.loss(replayed, second[1]))
+        )
+
+    def observe(self, batch: Batch) -> None:
+        self.buffer.add(*batch, self.outputs)
+
+    def _forward(self, parts: list[Any], n: int) -> list[Outputs]:
+        if self.separate:
+            return [self.model(inputs) for inputs in parts]
+        outputs = self.model(join(parts, len(self.lead[1:])))
+        return [rows_of(outputs, start, n, len(self.lead)) for start in (0, n, 2 * n)]
+
+    def _distance(self, outputs: Outputs, stored: Outputs) -> Tensor:
+        """Mean squared difference per example, [*lead, B]; padding does not count."""
+        dims = len(self.lead) + 1
+        if isinstance(outputs, Ragged):
+            width = max(outputs.padded.shape[dims], stored.padded.shape[dims])
+            now, then = (widen(o.padded, dims, width) for o in (outputs, stored))
+            squares = Ragged((now - then).square(), outputs.lengths)
+            return (squares.padded * squares.mask()).sum(-1) / outputs.lengths
+        squares = (outputs - stored).square()
+        return squares.flatten(dims).mean(-1) if squares.dim() > dims else squares
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"buffer": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.buffer.load_state_dict(state["buffer"])

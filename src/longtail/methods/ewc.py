@@ -1,0 +1,65 @@
+r"""EWC: elastic weight consolidation (Kirkpatrick et al., 2017), over all past tasks.
+
+    L(θ) = L_task(θ) + λ Σ_i F_i (θ - θ_i*)²        θ_i*: the weights at the end of task i
+    F_i  = mean over examples of (∇ ℓ(f_θ(x), y))²  at θ_i*, one pass over the task's examples
+
+F is the diagonal of the *empirical* Fisher information: gradients at the labels that were given.
+`fisher="example"` squares the gradient of each example (exact); `fisher="batch"` squares the mean
+gradient of each batch of 16 (one backward pass a batch, about 16 times smaller values). Memory and
+time do not grow with the number of tasks, see `quadratic.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from longtail.methods.fisher import batch_fisher, example_fisher
+from longtail.methods.quadratic import QuadraticPenalty
+from longtail.random import permutation
+from longtail.tasks import Examples, Rows
+
+
+class EWC(QuadraticPenalty):
+    """A penalty around the weights of every past task, weighted by its Fisher information."""
+
+    name = "ewc"
+
+    @dataclass(frozen=True)
+    class Settings(QuadraticPenalty.Settings):
+        fisher: Literal["example", "batch"] = field(
+            default="example", metadata={"help": "square gradients per example, or per batch"}
+        )
+        fisher_cap: int = field(
+            default=0, metadata={"help": "examples per task the Fisher is taken from; 0 for all"}
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.fisher not in ("example", "batch"):
+                raise ValueError(f"Invalid fisher: {self.fisher!r}, not 'example' or 'batch'")
+            if self.fisher_cap < 0:
+                raise ValueError(f"Invalid fisher_cap: {self.fisher_cap}")
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.tasks = 0
+
+    def end_task(self, train: Examples | None) -> None:
+        if train is None:
+            return
+        cap = self.settings.fisher_cap
+        if 0 < cap < len(train):
+            train = Rows(train, permutation(len(train), self.seed, "fisher", self.tasks)[..., :cap])
+        estimate = example_fisher if self.settings.fisher == "example" else batch_fisher
+        F = estimate(self.model, self.objective, train)
+        F_anchor = torch._foreach_mul(F, self.weights)
+        self.constant += self.per_replica(F_anchor, self.weights)
+        torch._foreach_add_(self.sum_F, F)
+        torch._foreach_add_(self.sum_F_anchor, F_anchor)
+        self.tasks += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "tasks": self.tasks}

@@ -1,0 +1,87 @@
+r"""The penalty EWC and EWC++ share, a sum of squares with any number of terms in two tensors each.
+
+    R(θ)  = λ Σ_i F_i (θ - θ_i*)²
+    ∇R(θ) = 2λ (A θ - B)        with  A = Σ_i F_i,  B = Σ_i F_i θ_i*
+
+The gradient is added after backward, in closed form, so the penalty costs two multiply-adds per
+parameter however many tasks there were. Its value needs one more number, Σ_i F_i θ_i*².
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail.methods.base import Method, complete_gradients
+from longtail.replicas import dot, parameter_groups
+
+
+class QuadraticPenalty(Method):
+    """Base of methods that pull each weight to where it was, as hard as it mattered."""
+
+    @dataclass(frozen=True)
+    class Settings(Method.Settings):
+        strength: float = field(default=1.0, metadata={"help": "weight λ of the penalty"})
+
+        def __post_init__(self) -> None:
+            if self.strength < 0:
+                raise ValueError(f"Invalid strength: {self.strength}")
+
+    capturable = True
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.groups = parameter_groups(self.model)
+        self.parameters = [p for group in self.groups for p in group]
+        self.weights = [p.detach() for p in self.parameters]  # the same storage
+        self.sum_F = [torch.zeros_like(p) for p in self.weights]
+        self.sum_F_anchor = [torch.zeros_like(p) for p in self.weights]
+        self.constant = torch.zeros(self.lead, dtype=torch.float64, device=self.weights[0].device)
+
+    def after_backward(self) -> None:
+        """Add 2λ (A θ - B) to the gradient."""
+        grads = complete_gradients(self.parameters)
+        twice = 2 * self.settings.strength
+        torch._foreach_addcmul_(grads, self.sum_F, self.weights, twice)
+        torch._foreach_add_(grads, self.sum_F_anchor, alpha=-twice)
+
+    def penalty(self) -> Tensor:
+        """The value of R(θ), float64, one per replica."""
+        return self.settings.strength * (
+            self.per_replica(self.sum_F, self.weights, self.weights)
+            - 2 * self.per_replica(self.sum_F_anchor, self.weights)
+            + self.constant
+        )
+
+    def per_replica(self, a: Sequence[Tensor], *others: Sequence[Tensor]) -> Tensor:
+        """The sum of products of the tensors' elements, in float64, shape `lead`."""
+        a = [x.double() for x in a]
+        for b in others[1:]:
+            a = [x * y for x, y in zip(a, b, strict=True)]
+        b = [y.double() for y in others[0]]
+        if not self.lead:
+            return dot(a, b, ())
+        count = len(self.groups[0])
+        parts = [slice(k, k + count) for k in range(0, len(a), count)]
+        return torch.stack([dot(a[part], b[part], self.lead[1:]) for part in parts])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "sum_F": self.sum_F,
+            "sum_F_anchor": self.sum_F_anchor,
+            "constant": self.constant,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in self.state_dict().items():
+            if isinstance(value, Tensor):
+                value.copy_(state[name])
+            elif isinstance(value, list):
+                for own, loaded in zip(value, state[name], strict=True):
+                    own.copy_(loaded)
+            else:
+                setattr(self, name, state[name])

@@ -1,0 +1,52 @@
+r"""Reservoir: replay from a uniform sample of everything seen (Vitter, 1985; Riemer et al., 2019).
+
+    L(θ) = mean_{(x,y) in batch} ℓ(f_θ(x), y) + mean_{(x,y) in draw} ℓ(f_θ(x), y)
+
+For each new batch as many examples are drawn from the buffer; the model sees the mixture in one
+pass, and both means weigh 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from longtail.memory import ReservoirBuffer
+from longtail.methods.base import Method, detach, join, rows_of, size_of
+from longtail.tasks import Batch
+
+
+class Reservoir(Method):
+    """Experience replay from a reservoir of fixed size."""
+
+    name = "reservoir"
+
+    @dataclass(frozen=True)
+    class Settings(Method.Settings):
+        buffer: int = field(default=500, metadata={"help": "examples the buffer holds"})
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.buffer = ReservoirBuffer(self.settings.buffer, self.seed)
+
+    def loss(self, batch: Batch) -> Tensor:
+        if not len(self.buffer):
+            return super().loss(batch)
+        n = size_of(batch)
+        drawn = self.buffer.draw(n)
+        inputs, targets = join([batch, drawn], len(self.lead[1:]))
+        outputs = self.model(inputs)
+        self.outputs = detach(rows_of(outputs, 0, n, len(self.lead)))
+        losses = self.objective.loss(outputs, targets)
+        return self.risk(losses[..., :n]) + self.risk(losses[..., n:])
+
+    def observe(self, batch: Batch) -> None:
+        self.buffer.add(*batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"buffer": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.buffer.load_state_dict(state["buffer"])

@@ -1,0 +1,134 @@
+"""How a run is trained: its settings, and what the optimizer keeps at a task boundary, by name.
+
+=========  ============  =============  =====  ========  ==========================================
+policy     first_moment  second_moment  beta3  boundary  which is
+=========  ============  =============  =====  ========  ==========================================
+continual  reset         task           0.9    yes       Continual Adam(W), the paper's "with MC"
+reset      reset         reset          0      yes       fresh Adam(W) state per task, "without MC"
+carry      ema           ema            0      no        plain Adam(W), never told about tasks
+=========  ============  =============  =====  ========  ==========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from longtail.optim import ContinualAdam, ContinualAdamW
+from longtail.replicas import parameter_groups
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One optimizer policy; `lr_scale` multiplies the learning rate (learning rates in a stack)."""
+
+    name: str
+    first_moment: Literal["reset", "ema", "task"] = _setting(
+        "reset", "the first moment at a task boundary"
+    )
+    second_moment: Literal["reset", "ema", "task"] = _setting(
+        "task", "the second moment at a task boundary"
+    )
+    beta3: float = _setting(0.9, "warm-up at the start of a task, 1 - beta3**t; 0 for none")
+    boundary: bool = _setting(True, "tell the optimizer when a task ends (false: plain Adam)")
+    lr_scale: float = _setting(1.0, "multiplies the learning rate")
+
+
+POLICIES: dict[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        Policy("continual"),
+        Policy("reset", second_moment="reset", beta3=0.0),
+        Policy("carry", first_moment="ema", second_moment="ema", beta3=0.0, boundary=False),
+    )
+}
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How a run is trained."""
+
+    epochs: int = _setting(1, "passes over each task's training examples")
+    batch_size: int = _setting(16, "examples per batch")
+    optimizer: Literal["adamw", "adam"] = _setting("adamw", "Continual AdamW or Continual Adam")
+    lr: float = _setting(1e-3, "learning rate")
+    betas: tuple[float, float] = _setting((0.9, 0.999), "decay of the first and second moments")
+    eps: float = _setting(1e-8, "added to the denominator")
+    weight_decay: float = _setting(0.0, "weight decay (decoupled for adamw)")
+    schedule: Literal["constant", "linear"] = _setting(
+        "constant", "learning rate within a task: constant, or linear decay to zero"
+    )
+    warmup: float = _setting(0.0, "fraction of a task's steps spent on linear warm-up")
+    clip: float | None = _setting(None, "largest gradient norm (per replica); none for no clipping")
+    accumulate: int = _setting(1, "batches per optimizer step")
+    autocast: Literal["none", "bf16", "fp16"] = _setting("none", "mixed precision")
+    compile: bool = _setting(False, "torch.compile the model")
+    cuda_graph: bool = _setting(False, "replay each step as a CUDA graph (batches are padded)")
+    fused: bool = _setting(True, "one fused kernel for the optimizer's step")
+    validation: float = _setting(0.0, "share of each task's training examples kept for validation")
+    evaluate_every: int = _setting(0, "evaluate all seen tasks every so many tasks; 0: at the end")
+    evaluate_at: tuple[int, ...] = _setting((), "evaluate all seen tasks after these many tasks")
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Invalid {name}: {getattr(self, name)}")
+        for name in ("lr", "weight_decay", "evaluate_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Invalid {name}: {getattr(self, name)}")
+        for name in ("warmup", "validation"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"Invalid {name}: {getattr(self, name)}, not in [0, 1)")
+        if self.clip is not None and self.clip <= 0:
+            raise ValueError(f"Invalid clip: {self.clip}")
+        if self.cuda_graph and (self.accumulate > 1 or self.autocast == "fp16"):
+            raise ValueError("cuda_graph cannot be combined with accumulate or autocast='fp16'")
+
+
+def build_optimizer(
+    model: nn.Module, policies: Sequence[Policy], settings: TrainSettings
+) -> torch.optim.Optimizer:
+    """ContinualAdam or ContinualAdamW with one parameter group per policy."""
+    groups = parameter_groups(model)
+    if len(groups) != len(policies):
+        raise ValueError(f"{len(policies)} policies for a model that has room for {len(groups)}")
+    if len({policy.boundary for policy in policies}) > 1:
+        names = {policy.name: policy.boundary for policy in policies}
+        raise ValueError(
+            "Policies with and without a task boundary cannot share an optimizer, since a boundary "
+            f"reaches all of it; got boundary = {names}. Train them as two stacks."
+        )
+    device = groups[0][0].device
+
+    def learning_rate(policy: Policy) -> float | torch.Tensor:
+        lr = settings.lr * policy.lr_scale
+        # a captured step reads the learning rate where a schedule can change it
+        return torch.tensor(lr, device=device) if settings.cuda_graph else lr
+
+    kinds = {"adamw": ContinualAdamW, "adam": ContinualAdam}
+    options: dict[str, Any] = {"capturable": True} if settings.cuda_graph else {}
+    return kinds[settings.optimizer](
+        [
+            {
+                "params": params,
+                "lr": learning_rate(policy),
+                "first_moment": policy.first_moment,
+                "second_moment": policy.second_moment,
+                "beta3": policy.beta3,
+            }
+            for params, policy in zip(groups, policies, strict=True)
+        ],
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        fused=settings.fused or None,
+        **options,
+    )
