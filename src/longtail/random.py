@@ -31,6 +31,8 @@ _GAMMA = 0x9E3779B97F4A7C15
 _M1 = 0xBF58476D1CE4E5B9
 _M2 = 0x94D049BB133111EB
 _U64 = np.uint64
+_M1_U64, _M2_U64 = _U64(_M1), _U64(_M2)
+_S11, _S27, _S30, _S31 = _U64(11), _U64(27), _U64(30), _U64(31)
 
 
 def derive(seed: int, *key: Key) -> int:
@@ -40,8 +42,8 @@ def derive(seed: int, *key: Key) -> int:
 
 def uniform(n: int, seed: Seed, *key: Key, device: Device = "cpu", start: int = 0) -> Tensor:
     """``n`` float64 numbers in [0, 1), positions ``start`` to ``start + n - 1`` of the stream."""
-    if torch.device(device).type == "cpu" and not _inside_vmap(seed):
-        return torch.from_numpy((_bits_numpy(n, seed, key, start) >> _U64(11)) * 2.0**-53)
+    if _numpy_serves(device, seed):
+        return torch.from_numpy(_uniform_numpy(n, seed, key, start))
     return _shift(_bits_torch(n, seed, key, device, start), 11) * 2.0**-53
 
 
@@ -59,6 +61,9 @@ def integers(
     elif high < 1:
         raise ValueError(f"Invalid high: {high}, there is no integer in [0, {high})")
     # 53 random bits against a bound below 2**32: the bias stays under 2**-21 of a count
+    if _numpy_serves(device, seed):
+        bound = high.numpy() if isinstance(high, Tensor) else high
+        return torch.from_numpy((_uniform_numpy(n, seed, key, start) * bound).astype(np.int64))
     return uniform(n, seed, *key, device=device, start=start).mul_(high).long()
 
 
@@ -73,7 +78,7 @@ def normal(n: int, seed: Seed, *key: Key, device: Device = "cpu") -> Tensor:
 
 def permutation(n: int, seed: Seed, *key: Key, device: Device = "cpu") -> Tensor:
     """A random order of 0 to n - 1 (int64): the order of the random numbers at those positions."""
-    if torch.device(device).type == "cpu":
+    if _numpy_serves(device, seed):
         bits = _bits_numpy(n, seed, key, 0).view(np.int64)
         return torch.from_numpy(np.argsort(bits, axis=-1, kind="stable"))
     return torch.argsort(_bits_torch(n, seed, key, device, 0), dim=-1, stable=True)
@@ -83,8 +88,10 @@ def permutation(n: int, seed: Seed, *key: Key, device: Device = "cpu") -> Tensor
 # twenty tensor operations, int64 tensors for other devices. The tests hold them together.
 
 
-def _inside_vmap(seed: Seed) -> bool:
-    return isinstance(seed, Tensor) and is_batchedtensor(seed)
+def _numpy_serves(device: Device, seed: Seed) -> bool:
+    """On the CPU, except inside ``vmap``, whose tensors have no array to look at."""
+    on_cpu = device == "cpu" or torch.device(device).type == "cpu"
+    return on_cpu and not (isinstance(seed, Tensor) and is_batchedtensor(seed))
 
 
 def _mix(x: int) -> int:
@@ -111,9 +118,13 @@ def _state(seed: int, key: tuple[Key, ...]) -> int:
 
 
 def _mix_numpy(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> _U64(30))) * _U64(_M1)
-    x = (x ^ (x >> _U64(27))) * _U64(_M2)
-    return x ^ (x >> _U64(31))
+    """In place: eight operations on a small array cost more in allocation than in work."""
+    x ^= x >> _S30
+    x *= _M1_U64
+    x ^= x >> _S27
+    x *= _M2_U64
+    x ^= x >> _S31
+    return x
 
 
 @functools.lru_cache(maxsize=64)
@@ -132,15 +143,18 @@ def _bits_numpy(n: int, seed: Seed, key: tuple[Key, ...], start: int) -> np.ndar
     return _mix_numpy(_U64((_state(seed, key) + shift) & _MASK) + steps)
 
 
+def _uniform_numpy(n: int, seed: Seed, key: tuple[Key, ...], start: int) -> np.ndarray:
+    return (_bits_numpy(n, seed, key, start) >> _S11) * 2.0**-53
+
+
 def _signed(x: int) -> int:
     x &= _MASK
     return x - (1 << 64) if x >> 63 else x
 
 
 def _shift(x: Tensor, by: int) -> Tensor:
-    return (x >> by) & (
-        (1 << (64 - by)) - 1
-    )  # tensors shift arithmetically; the mask drops the signs
+    # tensors shift arithmetically: the mask drops the copies of the sign
+    return (x >> by) & ((1 << (64 - by)) - 1)
 
 
 def _mix_torch(x: Tensor) -> Tensor:

@@ -1,0 +1,276 @@
+"""Fixed-size buffers of examples for the methods that replay.
+
+Storage is allocated once, at the first row; an insertion and a draw cost what their rows cost,
+however many tasks went by. A row is a tuple of parts, ``(inputs, targets)`` or ``(inputs, targets,
+outputs)``, of tensors, :class:`Ragged` or tuples and dicts of these.
+
+The buffers hold no generator: every choice is a function of the seed and of how many rows and
+draws came before. With a tensor of seeds ``[S]`` there are S buffers in one, each with the
+choices of its own seed; parts then have leading dimensions ``[S]``, or ``[P, S]`` where they
+differ between P policies as well (``leads``).
+
+What to keep is decided on the CPU, where the random numbers of a batch cost microseconds; the
+rows themselves stay on the device they came on, which gets the row numbers without a wait.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail.examples import Examples, Ragged
+from longtail.random import Seed, integers, permutation, uniform
+
+_STEP = 16  # ragged storage widens in steps, so that slowly growing rows do not copy it often
+
+
+class Storage:
+    """Rows in preallocated tensors, one a leaf: ``[*outer, replicas * capacity, ...]``."""
+
+    def __init__(self, capacity: int, seed: Seed, leads: Sequence[int] | None = None) -> None:
+        if capacity < 1:
+            raise ValueError(f"Invalid capacity: {capacity}, should be at least 1")
+        self.capacity, self.seed = capacity, seed.cpu() if isinstance(seed, Tensor) else seed
+        self.replicas = len(seed) if isinstance(seed, Tensor) else None
+        self.leads = leads
+        self.draws = 0
+        self._base = np.arange(self.replicas or 1)[:, None] * capacity
+        self._structure: Any = None
+        self._fields: list[Tensor] = []
+        self._dims: list[int] = []  # where the slots of a field lie
+        self._padded: list[bool] = []  # whether a field's rows may change their width
+        self._device = torch.device("cpu")
+
+    def _allocate(self, rows: tuple[Any, ...]) -> None:
+        self._structure = _structure(rows)
+        self._padded = _padded(self._structure)
+        for part, tree in enumerate(rows):
+            lead = 1 if self.leads is None else self.leads[part]
+            for tensor in _tensors(tree):
+                dim = 0 if self.replicas is None else lead - 1
+                shape = list(tensor.shape)
+                if self.replicas is not None and shape.pop(dim) != self.replicas:
+                    raise ValueError(f"Rows {tuple(tensor.shape)} of {self.replicas} replicas")
+                shape[dim] = (self.replicas or 1) * self.capacity
+                self._fields.append(tensor.new_zeros(shape))
+                self._dims.append(dim)
+        self._device = self._fields[0].device
+
+    def _write(self, rows: tuple[Any, ...], sources: np.ndarray, slots: np.ndarray) -> None:
+        """Copy rows ``sources`` to ``slots``, all distinct; both count over replicas and rows."""
+        if not self._fields:
+            self._allocate(rows)
+        source, slot = self._index(sources), self._index(slots)
+        for i, (dim, new) in enumerate(zip(self._dims, _tensors(rows), strict=True)):
+            new = new.detach() if self.replicas is None else new.detach().flatten(dim, dim + 1)
+            new, stored = new.index_select(dim, source), self._fields[i]
+            if self._padded[i] and new.shape[dim + 1] != stored.shape[dim + 1]:
+                width = max(stored.shape[dim + 1], -(-new.shape[dim + 1] // _STEP) * _STEP)
+                new = _widen(new, dim + 1, width)
+                stored = self._fields[i] = _widen(stored, dim + 1, width)
+            stored.index_copy_(dim, slot, new)
+
+    def _read(self, slots: np.ndarray) -> Any:
+        """The rows in ``slots [S?, k]``, each part ``[*lead, k, ...]``."""
+        shape = slots.shape
+        index = self._index(slots if self.replicas is None else (self._base + slots).ravel())
+        rows = []
+        for dim, stored in zip(self._dims, self._fields, strict=True):
+            row = stored.index_select(dim, index)
+            rows.append(row if self.replicas is None else row.unflatten(dim, shape))
+        return _build(self._structure, rows)
+
+    def _index(self, numbers: np.ndarray) -> Tensor:
+        index = torch.from_numpy(numbers)
+        return index if self._device.type == "cpu" else index.to(self._device, non_blocking=True)
+
+    def _choose(self, k: int, size: int) -> np.ndarray:
+        """``k`` numbers below ``size`` (per replica), other ones at every call."""
+        if size == 0:
+            raise ValueError("Cannot draw from an empty buffer")
+        self.draws += 1
+        return integers(size, k, self.seed, "draw", self.draws).numpy()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "capacity": self.capacity,
+            "seed": self.seed,
+            "draws": self.draws,
+            "structure": self._structure,
+            "fields": list(self._fields),
+            "dims": list(self._dims),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["capacity"] != self.capacity:
+            raise ValueError(f"Invalid capacity: {self.capacity}, saved was {state['capacity']}")
+        self.seed, self.draws = state["seed"], state["draws"]
+        if isinstance(self.seed, Tensor):
+            self.seed = self.seed.cpu()
+        self._structure, self._dims = state["structure"], list(state["dims"])
+        self._fields = [field.clone() for field in state["fields"]]
+        if self._fields:
+            self._padded, self._device = _padded(self._structure), self._fields[0].device
+
+
+class ReservoirBuffer(Storage):
+    """A uniform sample of all rows seen (Vitter's Algorithm R), inserted a batch at a time.
+
+    Row number t (from zero) goes to slot t while there is room, then to slot ``j ~ U{0..t}`` if
+    ``j < capacity`` and is dropped otherwise. A batch is inserted at once with the result of doing
+    so row by row: where two rows want one slot, the later has it.
+    """
+
+    def __init__(self, capacity: int, seed: Seed, leads: Sequence[int] | None = None) -> None:
+        super().__init__(capacity, seed, leads)
+        self.count = 0
+        self._last = np.zeros((self.replicas or 1) * capacity, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return min(self.count, self.capacity)
+
+    def add(self, *rows: Any) -> None:
+        """Offer a batch: ``add(inputs, targets)`` or ``add(inputs, targets, outputs)``."""
+        n = next(_tensors(rows)).shape[0 if self.replicas is None else 1]
+        number = np.arange(self.count, self.count + n)
+        slots = number
+        if self.count + n > self.capacity:
+            chance = uniform(n, self.seed, "keep", start=self.count).numpy()
+            slots = (chance * (number + 1)).astype(np.int64)
+            if self.count < self.capacity:
+                slots = np.where(number < self.capacity, number, slots)
+        elif self.replicas is not None:
+            slots = np.broadcast_to(slots, (self.replicas, n))
+        self.count += n
+        sources = np.flatnonzero(slots < self.capacity)
+        if not len(sources):
+            return
+        flat = (slots if self.replicas is None else self._base + slots).ravel()[sources]
+        self._last[flat] = sources  # NumPy assigns in order: what remains is the last
+        keep = self._last[flat] == sources
+        self._write(rows, sources[keep], flat[keep])
+
+    def draw(self, k: int) -> Any:
+        """``k`` stored rows, uniformly and with replacement: a tuple of the parts added."""
+        return self._read(self._choose(k, len(self)))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.count = state["count"]
+
+
+class TaskBuffer(Storage):
+    """Equal space per task: ``capacity // tasks`` random examples of each, the memory of A-GEM.
+
+    A new task makes the others' share smaller; they drop random examples. Once tasks outnumber
+    slots each slot holds one example of one task, and the tasks present are a uniform sample of
+    all (Algorithm R over tasks).
+    """
+
+    def __init__(self, capacity: int, seed: Seed) -> None:
+        super().__init__(capacity, seed)
+        self.tasks = 0
+        # An example's rank in its task: those ranked from the quota on are dropped. Empty slots
+        # have the rank that no quota lets in.
+        self._rank = np.full(capacity, capacity, dtype=np.int64)
+        self._filled = np.empty(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._filled)
+
+    def add_task(self, examples: Examples | None) -> None:
+        """Keep a random part of a task's examples; call it once per task, at its end."""
+        if examples is None or len(examples) == 0:
+            return
+        task, n = self.tasks, len(examples)
+        self.tasks += 1
+        chosen = permutation(n, self.seed, "examples", task)
+        if task >= self.capacity:
+            self._replace_a_task(examples, task, chosen)
+            return
+        quota = self.capacity // self.tasks
+        self._rank[self._rank >= quota] = self.capacity
+        size = min(n, quota)
+        slots = np.flatnonzero(self._rank == self.capacity)[:size]
+        self._rank[slots] = np.arange(size)
+        self._filled = np.flatnonzero(self._rank < self.capacity)
+        flat = slots if self.replicas is None else (self._base + slots).ravel()
+        self._write(examples[chosen[..., :size]], np.arange(flat.size), flat)
+
+    def _replace_a_task(self, examples: Examples, task: int, chosen: Tensor) -> None:
+        slots = integers(task + 1, 1, self.seed, "tasks", task).numpy()
+        sources = np.flatnonzero(slots < self.capacity)
+        if len(sources):
+            flat = slots if self.replicas is None else (self._base + slots).ravel()
+            self._write(examples[chosen[..., :1]], sources, flat[sources])
+
+    def draw(self, k: int) -> Any:
+        """``k`` stored examples, uniformly and with replacement: ``(inputs, targets)``."""
+        return self._read(self._filled[self._choose(k, len(self))])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            **super().state_dict(),
+            "tasks": self.tasks,
+            "rank": torch.from_numpy(self._rank.copy()),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.tasks, self._rank = state["tasks"], state["rank"].cpu().numpy().copy()
+        self._filled = np.flatnonzero(self._rank < self.capacity)
+
+
+def _widen(tensor: Tensor, dim: int, width: int) -> Tensor:
+    """The tensor with zeros appended along ``dim``."""
+    if tensor.shape[dim] == width:
+        return tensor
+    shape = list(tensor.shape)
+    shape[dim] = width
+    wide = tensor.new_zeros(shape)
+    wide.narrow(dim, 0, tensor.shape[dim]).copy_(tensor)
+    return wide
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    """The tensors of nested tuples and dicts, in order; a Ragged is a tuple of two."""
+    if isinstance(tree, Tensor):
+        yield tree
+    else:
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from _tensors(part)
+
+
+def _structure(tree: Any) -> Any:
+    """How tensors are nested, in plain containers that any snapshot can hold."""
+    if isinstance(tree, Tensor):
+        return None
+    if isinstance(tree, dict):
+        return {key: _structure(part) for key, part in tree.items()}
+    return "ragged" if isinstance(tree, Ragged) else [_structure(part) for part in tree]
+
+
+def _padded(structure: Any) -> list[bool]:
+    """For each tensor whether it is the padded one of a Ragged."""
+    if structure is None or structure == "ragged":
+        return [False] if structure is None else [True, False]
+    parts = structure.values() if isinstance(structure, dict) else structure
+    return [flag for part in parts for flag in _padded(part)]
+
+
+def _build(structure: Any, tensors: list[Tensor]) -> Any:
+    """The inverse of :func:`_tensors`; takes from the front of the list."""
+    if structure is None:
+        return tensors.pop(0)
+    if structure == "ragged":
+        padded, lengths = tensors.pop(0), tensors.pop(0)
+        longest = int(lengths.max())  # a wait on a GPU, which the shorter batch repays
+        return Ragged(padded.narrow(lengths.ndim, 0, longest), lengths)
+    if isinstance(structure, dict):
+        return {key: _build(part, tensors) for key, part in structure.items()}
+    return tuple(_build(part, tensors) for part in structure)
