@@ -7,12 +7,11 @@ a view of it, so a sequence of thousands of tasks costs no more than its data.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
 
 Array = Tensor | np.ndarray
 Index = Tensor | slice
@@ -62,15 +61,31 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: Index, /) -> Batch:
-        """Rows ``[B]`` or ``[S, B]`` as a batch ``[B, ...]`` or ``[S, B, ...]``; slices too."""
-        ...
-
-    def narrow(self, start: int, stop: int) -> "Examples":
-        """The rows from ``start`` to ``stop``, without copying."""
+    def __getitem__(self, index: Tensor, /) -> Batch:
+        """Rows ``[B]`` or ``[S, B]`` as a batch ``[B, ...]`` or ``[S, B, ...]``."""
         ...
 
     def to(self, device: Device) -> "Examples": ...
+
+
+class Table(Examples, Protocol):
+    """Examples of which a range of rows can be had without copying."""
+
+    def __getitem__(self, index: Index, /) -> Batch: ...
+
+    def narrow(self, start: int, stop: int) -> "Table":
+        """The rows from ``start`` to ``stop`` as a table of their own."""
+        ...
+
+    def to(self, device: Device) -> "Table": ...
+
+
+def read(examples: Examples, start: int = 0, stop: int | None = None) -> Batch:
+    """The rows from ``start`` to ``stop`` as one batch, a view of the data where possible."""
+    stop = len(examples) if stop is None else min(stop, len(examples))
+    if hasattr(examples, "narrow"):  # a Table; isinstance() of a protocol costs as much as a batch
+        return cast(Table, examples)[start:stop]
+    return examples[torch.arange(start, stop)]
 
 
 class RaggedColumn:
@@ -228,40 +243,10 @@ class StackedExamples:
         return StackedExamples(inputs, targets).narrow(self._start, self._stop)
 
 
-class DatasetExamples:
-    """Map-style torch datasets end to end, items read one by one when asked for."""
-
-    def __init__(self, datasets: Sequence[Any], device: Device = "cpu") -> None:
-        self.datasets, self.device = list(datasets), torch.device(device)
-        self._offsets = np.cumsum([0, *(len(dataset) for dataset in self.datasets)])
-
-    def __len__(self) -> int:
-        return int(self._offsets[-1])
-
-    def __getitem__(self, index: Index) -> Batch:
-        if isinstance(index, slice):
-            index = torch.arange(*index.indices(len(self)))
-        rows = index.flatten().cpu().numpy()
-        part = np.searchsorted(self._offsets, rows, side="right") - 1
-        items = [
-            self.datasets[p][int(row)]
-            for p, row in zip(part, rows - self._offsets[part], strict=True)
-        ]
-        inputs, targets = default_collate(items)
-        batch = (tuple(inputs) if isinstance(inputs, list) else inputs), targets
-        return map_leaves(lambda leaf: leaf.to(self.device).unflatten(0, index.shape), batch)
-
-    def narrow(self, start: int, stop: int) -> "Rows":
-        return Rows(self, torch.arange(start, stop))
-
-    def to(self, device: Device) -> "DatasetExamples":
-        return DatasetExamples(self.datasets, device)
-
-
 class Rows:
     """A view of some rows of a table; ``rows [n]``, or ``[S, n]`` where replicas see others."""
 
-    def __init__(self, examples: Examples, rows: Tensor) -> None:
+    def __init__(self, examples: Table, rows: Tensor) -> None:
         self.examples, self.rows = examples, rows
 
     def __len__(self) -> int:

@@ -6,67 +6,28 @@ reading data; a :class:`TableSequence` keeps all examples in one table and a tas
 its rows, so ``sequence[i]`` costs the same at task 10,000 as at task 1.
 """
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from longtail.examples import Device, Examples, Ragged, Rows, StackedExamples
+from longtail.examples import (
+    Device,
+    Examples,
+    Rows,
+    StackedExamples,
+    Table,
+    TensorExamples,
+    leaves,
+    map_leaves,
+    read,
+)
+from longtail.objectives import Objective
 from longtail.random import Seed, uniform
-
-Outputs = Any
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What a model's outputs are worth.
-
-    ``loss`` and ``score`` give one number per example, ``[*lead, B]``: leading dimensions of the
-    outputs (replicas) broadcast against targets ``[B]`` or ``[S, B]``.
-    """
-
-    loss: Callable[[Outputs, Tensor], Tensor]
-    score: Callable[[Outputs, Tensor], Tensor]
-    score_name: str
-    higher_is_better: bool
-
-
-def _logits(outputs: Tensor | Ragged) -> Tensor:
-    if isinstance(outputs, Ragged):  # one candidate set per example: padding is never chosen
-        return outputs.padded.masked_fill(~outputs.mask(), -math.inf)
-    return outputs
-
-
-def _cross_entropy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
-    logits = _logits(outputs)
-    if logits.ndim == 2:
-        return cross_entropy(logits, targets, reduction="none")
-    lead = logits.shape[:-1]
-    flat = cross_entropy(logits.flatten(0, -2), targets.expand(lead).flatten(), reduction="none")
-    return flat.view(lead)
-
-
-def _accuracy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
-    return (_logits(outputs).argmax(-1) == targets).float()
-
-
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    if outputs.shape[-1] != targets.shape[-1]:  # [B, 1] against [B] would broadcast to [B, B]
-        raise ValueError(
-            f"Invalid outputs {tuple(outputs.shape)} for targets {tuple(targets.shape)}: "
-            "regression needs one number per example"
-        )
-    return (outputs - targets).square()
-
-
-CLASSIFICATION = Objective(_cross_entropy, _accuracy, "accuracy", higher_is_better=True)
-REGRESSION = Objective(_squared_error, _squared_error, "mse", higher_is_better=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +52,23 @@ class TaskSequence(Sequence[Task], ABC):
         replicas: leading dimension of the data where each replica has its own, else None.
     """
 
-    names: list[str]
-    train_sizes: np.ndarray
-    test_sizes: np.ndarray
-    objective: Objective
-    replicas: int | None = None
+    def __init__(
+        self,
+        names: Sequence[str],
+        train_sizes: Any,
+        test_sizes: Any,
+        objective: Objective,
+        replicas: int | None = None,
+    ) -> None:
+        self.names = list(names)
+        self.train_sizes = np.asarray(train_sizes, dtype=np.int64)
+        self.test_sizes = np.asarray(test_sizes, dtype=np.int64)
+        self.objective, self.replicas = objective, replicas
+        if not len(self.names) == len(self.train_sizes) == len(self.test_sizes):
+            raise ValueError(
+                f"{len(self.names)} names, {len(self.train_sizes)} training sizes and "
+                f"{len(self.test_sizes)} test sizes"
+            )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -122,9 +95,14 @@ class TaskSequence(Sequence[Task], ABC):
     def tests(self, upto: int) -> tuple[Examples, Tensor]:
         """The test rows of tasks 0 to ``upto - 1`` as one table, and the task of each row."""
 
-    @abstractmethod
     def union(self) -> Examples:
-        """The training rows of all tasks as one table."""
+        """The training rows of all tasks as one table; here by reading them all."""
+        found = [examples for i in range(len(self)) if (examples := self.train(i)) is not None]
+        parts = [read(examples) for examples in found]
+        dim = 0 if self.replicas is None else 1
+        inputs, targets = map_leaves(lambda *columns: torch.cat(columns, dim), *parts)
+        kind = TensorExamples if self.replicas is None else StackedExamples
+        return kind(inputs, targets).to(leaves(targets)[0].device)
 
     @abstractmethod
     def to(self, device: Device) -> "TaskSequence": ...
@@ -157,7 +135,7 @@ class Segments:
     def task_of_row(self) -> Tensor:
         return torch.from_numpy(np.repeat(np.arange(len(self.sizes)), self.sizes))
 
-    def view(self, table: Examples, first: int, last: int) -> Examples:
+    def view(self, table: Table, first: int, last: int) -> Table:
         """The rows of tasks ``first`` to ``last - 1``: a narrowed table, or a view by rows."""
         start, stop = self._bounds[first], self._bounds[last]
         if self.rows is None:
@@ -207,7 +185,7 @@ class TableSequence(TaskSequence):
 
     def __init__(
         self,
-        table: Examples,
+        table: Table,
         train: Segments,
         test: Segments,
         objective: Objective,
@@ -219,13 +197,11 @@ class TableSequence(TaskSequence):
         for what, found in (("train", train), ("validation", validation)):
             if found is not None and len(found.sizes) != count:
                 raise ValueError(f"{len(found.sizes)} {what} segments for {count} test segments")
-        if names is not None and len(names) != count:
-            raise ValueError(f"{len(names)} names for {count} tasks")
         if isinstance(table, StackedExamples):
             replicas = table.replicas
-        self.table, self.objective, self.replicas = table, objective, replicas
-        self.names = list(names) if names is not None else [f"task {i}" for i in range(count)]
-        self.train_sizes, self.test_sizes = train.sizes, test.sizes
+        names = [f"task {i}" for i in range(count)] if names is None else names
+        super().__init__(names, train.sizes, test.sizes, objective, replicas)
+        self.table = table
         self._train, self._validation, self._test = train, validation, test
         self._train_list = self.train_sizes.tolist()
         self._validation_list = None if validation is None else validation.sizes.tolist()

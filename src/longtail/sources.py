@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import default_collate
 
-from longtail.examples import DatasetExamples, RaggedColumn, TensorExamples, map_leaves
-from longtail.sequences import Objective, Segments, TableSequence
+from longtail.examples import Batch, Device, Index, RaggedColumn, Rows, TensorExamples, map_leaves
+from longtail.objectives import Objective
+from longtail.sequences import Segments, TableSequence
 
 
 def from_tensors(tasks: Iterable[Sequence[Any]], objective: Objective) -> TableSequence:
@@ -99,6 +101,36 @@ def from_datasets(
     return TableSequence(
         table, train, test, objective, names, validation if validation.sizes.any() else None
     )
+
+
+class DatasetExamples:
+    """Map-style torch datasets end to end, items read one by one when asked for."""
+
+    def __init__(self, datasets: Sequence[Any], device: Device = "cpu") -> None:
+        self.datasets, self.device = list(datasets), torch.device(device)
+        self._offsets = np.cumsum([0, *(len(dataset) for dataset in self.datasets)])
+
+    def __len__(self) -> int:
+        return int(self._offsets[-1])
+
+    def __getitem__(self, index: Index) -> Batch:
+        if isinstance(index, slice):
+            index = torch.arange(*index.indices(len(self)))
+        rows = index.flatten().cpu().numpy()
+        part = np.searchsorted(self._offsets, rows, side="right") - 1
+        items = [
+            self.datasets[p][int(row)]
+            for p, row in zip(part, rows - self._offsets[part], strict=True)
+        ]
+        inputs, targets = default_collate(items)
+        batch = (tuple(inputs) if isinstance(inputs, list) else inputs), targets
+        return map_leaves(lambda leaf: leaf.to(self.device).unflatten(0, index.shape), batch)
+
+    def narrow(self, start: int, stop: int) -> "Rows":
+        return Rows(self, torch.arange(start, stop))
+
+    def to(self, device: Device) -> "DatasetExamples":
+        return DatasetExamples(self.datasets, device)
 
 
 def from_hf(

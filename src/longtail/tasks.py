@@ -4,8 +4,8 @@
     sequence = sequence.select(order_sampled(sequence.train_sizes, seed=0))
     sequence = validation_share(sequence, seed=0, share=0.05)
 
-The classes live in ``examples.py`` (tables) and ``sequences.py`` (tasks), the ways to bring data
-in ``sources.py``; import all of them from here.
+The classes live in ``examples.py`` (tables), ``objectives.py`` (losses, scores), ``sequences.py``
+(tasks) and ``sources.py`` (your data); import all of them from here.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,6 @@ from torch import Tensor
 
 from longtail.examples import (
     Batch,
-    DatasetExamples,
     Device,
     Examples,
     Inputs,
@@ -26,25 +25,24 @@ from longtail.examples import (
     RaggedColumn,
     Rows,
     StackedExamples,
+    Table,
     TensorExamples,
     leaves,
     map_leaves,
     move,
     ragged_examples,
+    read,
 )
+from longtail.objectives import CLASSIFICATION, REGRESSION, Objective, Outputs
 from longtail.random import Seed, permutation, uniform
 from longtail.sequences import (
-    CLASSIFICATION,
-    REGRESSION,
-    Objective,
-    Outputs,
     Segments,
     TableSequence,
     Task,
     TaskSequence,
     floor,
 )
-from longtail.sources import from_datasets, from_hf, from_tensors
+from longtail.sources import DatasetExamples, from_datasets, from_hf, from_tensors
 
 __all__ = [
     "CLASSIFICATION",
@@ -60,6 +58,7 @@ __all__ = [
     "Rows",
     "Segments",
     "StackedExamples",
+    "Table",
     "TableSequence",
     "Task",
     "TaskSequence",
@@ -75,6 +74,7 @@ __all__ = [
     "order_by_size",
     "order_sampled",
     "ragged_examples",
+    "read",
     "size_statistics",
     "split",
     "tail_plot",
@@ -143,13 +143,14 @@ class _Multitask(TaskSequence):
     """See :func:`multitask`."""
 
     def __init__(self, sequence: TaskSequence) -> None:
-        self.sequence = sequence
-        self.names, self.objective, self.replicas = (
+        super().__init__(
             sequence.names,
+            sequence.train_sizes,
+            sequence.test_sizes,
             sequence.objective,
             sequence.replicas,
         )
-        self.train_sizes, self.test_sizes = sequence.train_sizes, sequence.test_sizes
+        self.sequence = sequence
 
     def train(self, i: int) -> Examples | None:
         return self.union() if i == 0 else None

@@ -1,0 +1,59 @@
+"""What a model's outputs are worth: a loss to train with and a score to report, per example."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from longtail.examples import Ragged
+
+Outputs = Any
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a model's outputs are worth.
+
+    ``loss`` and ``score`` give one number per example, ``[*lead, B]``: leading dimensions of the
+    outputs (replicas) broadcast against targets ``[B]`` or ``[S, B]``.
+    """
+
+    loss: Callable[[Outputs, Tensor], Tensor]
+    score: Callable[[Outputs, Tensor], Tensor]
+    score_name: str
+    higher_is_better: bool
+
+
+def _logits(outputs: Tensor | Ragged) -> Tensor:
+    if isinstance(outputs, Ragged):  # one candidate set per example: padding is never chosen
+        return outputs.padded.masked_fill(~outputs.mask(), -math.inf)
+    return outputs
+
+
+def _cross_entropy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
+    logits = _logits(outputs)
+    if logits.ndim == 2:
+        return cross_entropy(logits, targets, reduction="none")
+    lead = logits.shape[:-1]
+    flat = cross_entropy(logits.flatten(0, -2), targets.expand(lead).flatten(), reduction="none")
+    return flat.view(lead)
+
+
+def _accuracy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
+    return (_logits(outputs).argmax(-1) == targets).float()
+
+
+def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.shape[-1] != targets.shape[-1]:  # [B, 1] against [B] would broadcast to [B, B]
+        raise ValueError(
+            f"Invalid outputs {tuple(outputs.shape)} for targets {tuple(targets.shape)}: "
+            "regression needs one number per example"
+        )
+    return (outputs - targets).square()
+
+
+CLASSIFICATION = Objective(_cross_entropy, _accuracy, "accuracy", higher_is_better=True)
+REGRESSION = Objective(_squared_error, _squared_error, "mse", higher_is_better=False)
