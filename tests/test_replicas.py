@@ -81,6 +81,16 @@ def test_outputs_and_gradients_equal_those_of_each_model_alone(name: str, polici
                 torch.testing.assert_close(p.grad[s], g)
 
 
+@pytest.mark.parametrize("policies", [1, 2])
+@pytest.mark.parametrize("name", ["linear", "no bias", "mlp", "regression"])
+def test_rows_that_all_replicas_share_need_no_copy(name: str, policies: int) -> None:
+    make, shape = MODELS[name]
+    stack = Replicas([make().double() for _ in range(S)], policies)
+    x = torch.randn(B, *shape, dtype=torch.float64)
+    shared = x.expand(S, *x.shape)
+    torch.testing.assert_close(stack(shared), stack(shared.contiguous()))
+
+
 def test_a_module_that_is_no_chain_runs_through_vmap() -> None:
     models = [Normed() for _ in range(S)]
     stack = Replicas(models, 2)

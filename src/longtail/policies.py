@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from longtail.optim import ContinualAdam, ContinualAdamW
-from longtail.replicas import parameter_groups
+from longtail.replicas import broadcast, dot, lead_of, parameter_groups
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -95,7 +95,7 @@ class TrainSettings:
 
 def build_optimizer(
     model: nn.Module, policies: Sequence[Policy], settings: TrainSettings
-) -> torch.optim.Optimizer:
+) -> ContinualAdam:
     """ContinualAdam or ContinualAdamW with one parameter group per policy."""
     groups = parameter_groups(model)
     if len(groups) != len(policies):
@@ -132,3 +132,41 @@ def build_optimizer(
         fused=settings.fused or None,
         **options,
     )
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer,
+    policies: Sequence[Policy],
+    settings: TrainSettings,
+    done: int,
+    steps: int,
+) -> None:
+    """Linear warm-up, then linear decay, over one task; `done` of `epochs * steps` steps are done.
+
+    A formula of the base rate: nothing stays at zero from the task before.
+    """
+    if settings.schedule == "constant" and not settings.warmup:
+        return
+    total = settings.epochs * steps
+    warm = int(settings.warmup * total)
+    if done < warm:
+        factor = (done + 1) / (warm + 1)
+    else:
+        factor = (total - done) / (total - warm) if settings.schedule == "linear" else 1.0
+    for group, policy in zip(optimizer.param_groups, policies, strict=True):
+        lr = settings.lr * policy.lr_scale * factor
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
+
+
+def clip_gradients(model: nn.Module, limit: float) -> None:
+    """Scale the gradient of each replica to a norm of at most `limit`."""
+    lead = lead_of(model)[1:]
+    for params in parameter_groups(model):
+        grads = [p.grad for p in params if p.grad is not None]
+        if grads:
+            scale = (limit / (dot(grads, grads, lead).sqrt() + 1e-6)).clamp(max=1.0)
+            for grad in grads:
+                grad.mul_(broadcast(scale, grad))

@@ -116,13 +116,17 @@ def _linear(layers: tuple[nn.Linear, ...], h: Tensor, folded: bool, P: int, S: i
     """One Linear layer of all replicas. As W hᵀ, its weight gradient comes out in W's layout."""
     weights: list[Tensor] = [layer.weight for layer in layers]
     biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    if P == 1:
+    if P == 1 and (folded or h.stride(0) != 0):
         h = h[0] if folded else h
         out_t = _affine(weights[0], biases[0] if biases else None, h.transpose(1, 2)).unsqueeze(0)
     elif folded:
         bias = torch.cat(biases) if biases else None
         out_t = _affine(torch.cat(weights), bias, h.flatten(0, 1).transpose(1, 2))
         out_t = out_t.unflatten(0, (P, S))
+    elif h.stride(0) == 0:  # all replicas see the same rows: one product for all of them
+        rows = h[0] @ torch.cat(weights).flatten(0, 1).t()
+        out_t = rows.t().unflatten(0, (P, S, -1))
+        out_t = out_t + torch.cat(biases).view(P, S, -1, 1) if biases else out_t
     else:
         bias = torch.cat(biases, 1) if biases else None
         out_t = _affine(torch.cat(weights, 1), bias, h.transpose(1, 2))

@@ -1,0 +1,260 @@
+"""THE loop: every task, every epoch, every batch, and what happens between tasks.
+
+`train` and `step` below are all of it. `Run` holds everything that changes while they run, so that
+a snapshot of it, taken after any step, continues bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from longtail.evaluation import due, evaluate, evaluate_examples, evaluate_task
+from longtail.graphs import GraphStep
+from longtail.methods import Method
+from longtail.methods.base import size_of
+from longtail.metrics import ScoreMatrix
+from longtail.policies import (
+    POLICIES,
+    Policy,
+    TrainSettings,
+    build_optimizer,
+    clip_gradients,
+    set_learning_rate,
+)
+from longtail.random import Seed, permutation
+from longtail.replicas import broadcast, lead_of, parameter_groups
+from longtail.tasks import Batch, Examples, TaskSequence
+
+__all__ = ["POLICIES", "Interrupted", "Policy", "Position", "Run", "TrainSettings", "train"]
+
+
+class Interrupted(Exception):  # noqa: N818 (not an error: the run stops where it can go on)
+    """Raised by `on_step` to leave `train` after a complete step."""
+
+
+@dataclass
+class Position:
+    """How far a run is: `step` optimizer steps of epoch `epoch` of task `task` are done."""
+
+    task: int = 0
+    epoch: int = 0
+    step: int = 0
+
+
+class Run:
+    """Everything that changes while training.
+
+    Args:
+        sequence: the tasks, on the model's device.
+        model: a plain module, or `Replicas` with one policy per entry of `policies`.
+        method: built on that model.
+        policies: optimizer policies, one for a plain module.
+        settings: see `TrainSettings`.
+        seed: an int, or a LongTensor with one seed per replica; orders the batches.
+        evaluate: replaces the default evaluation: `evaluate(model, sequence, tasks)` for a range
+            of tasks gives their scores [*lead, len(tasks)]; False for no evaluation at all.
+    """
+
+    def __init__(
+        self,
+        sequence: TaskSequence,
+        model: nn.Module,
+        method: Method,
+        policies: Sequence[Policy] = (POLICIES["continual"],),
+        settings: TrainSettings = TrainSettings(),  # noqa: B008 (frozen)
+        seed: Seed = 0,
+        evaluate: Callable[[nn.Module, TaskSequence, range], Any] | bool | None = None,
+    ) -> None:
+        _check_replicas(model, sequence, seed)
+        self.sequence, self.model, self.method = sequence, model, method
+        self.policies, self.settings, self.seed = list(policies), settings, seed
+        self.evaluate = test_scores if evaluate is None or evaluate is True else evaluate
+        self.parameters = [p for group in parameter_groups(model) for p in group]
+        self.device = self.parameters[0].device
+        self.optimizer = build_optimizer(model, self.policies, settings)
+        self.autocast = _autocast(self.device, settings.autocast)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
+        self.position = Position()
+        self.best: dict[str, Any] | None = None  # the best epoch of this task so far
+        trained = sequence.train_sizes > 0
+        self.matrix = ScoreMatrix(sequence.test_sizes, sequence.objective.higher_is_better, trained)
+        if settings.compile:
+            model.compile()
+        self.take_step = GraphStep(self) if settings.cuda_graph else step
+
+    def state_dict(self) -> dict[str, Any]:
+        cuda = self.device.type == "cuda"
+        return {
+            "position": asdict(self.position),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "method": self.method.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "best": self.best,
+            "matrix": self.matrix.state_dict(),
+            "generator": torch.get_rng_state(),
+            "cuda_generator": torch.cuda.get_rng_state(self.device) if cuda else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = Position(**state["position"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.method.load_state_dict(state["method"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.best = state["best"]
+        self.matrix.load_state_dict(state["matrix"])
+        torch.set_rng_state(state["generator"])
+        if state["cuda_generator"] is not None:
+            torch.cuda.set_rng_state(state["cuda_generator"], self.device)
+
+
+def train(
+    run: Run,
+    *,
+    on_evaluation: Callable[[Run, int, range, np.ndarray], None] | None = None,
+    on_step: Callable[[Run], None] | None = None,
+) -> None:
+    """Train from `run.position` to the end of the sequence.
+
+    Args:
+        on_evaluation: called as `on_evaluation(run, after, tasks, scores)` when scores [*lead,
+            len(tasks)] were recorded: of all tasks so far where that is due, else of the last.
+        on_step: called after every optimizer step, and after every task, with a state that
+            `run.state_dict()` may save; may raise `Interrupted`.
+    """
+    sequence, settings, position = run.sequence, run.settings, run.position
+    while position.task < len(sequence):
+        examples = sequence.train(position.task)
+        if examples is not None:  # a zero-shot task is only evaluated
+            run.model.train()
+            validation = sequence.validation(position.task) if settings.epochs > 1 else None
+            size = settings.batch_size * settings.accumulate
+            steps = -(-len(examples) // size)
+            while position.epoch < settings.epochs:
+                key = ("batches", position.task, position.epoch)
+                order = permutation(len(examples), run.seed, *key, device=run.device)
+                while position.step < steps:
+                    done = position.epoch * steps + position.step
+                    set_learning_rate(run.optimizer, run.policies, settings, done, steps)
+                    start = position.step * size
+                    run.take_step(run, examples, order[..., start : start + size])
+                    position.step += 1
+                    if on_step is not None:
+                        on_step(run)
+                if validation is not None:
+                    keep_best(run, validation)
+                position.epoch, position.step = position.epoch + 1, 0
+            restore_best(run)
+            run.method.end_task(examples)
+            if run.policies[0].boundary:
+                run.optimizer.end_task()
+        record_scores(run, on_evaluation)
+        position.task, position.epoch, position.step = position.task + 1, 0, 0
+        if on_step is not None:
+            on_step(run)
+
+
+def step(run: Run, examples: Examples, index: Tensor) -> None:
+    """One optimizer step on the rows `index`, in `accumulate` batches where that is asked for."""
+    method, scaler, size = run.method, run.scaler, run.settings.batch_size
+    rows = index.shape[-1]
+    batches, outputs = [], []
+    for p in run.parameters:
+        p.grad = None
+    for start in range(0, rows, size):
+        batch: Batch = examples[index[..., start : start + size] if rows > size else index]
+        with run.autocast:
+            loss = method.loss(batch)
+        if rows > size:  # every example counts the same, whatever batch it is in
+            loss = loss * (size_of(batch) / rows)
+        scaler.scale(loss).backward()
+        batches.append(batch)
+        outputs.append(method.outputs)
+    scaler.unscale_(run.optimizer)
+    if not scaler.is_enabled() or _finite(run.parameters):  # otherwise the step will be skipped
+        method.after_backward()
+    if run.settings.clip is not None:
+        clip_gradients(run.model, run.settings.clip)
+    scaler.step(run.optimizer)
+    scaler.update()
+    for batch, method.outputs in zip(batches, outputs, strict=True):
+        method.observe(batch)
+
+
+def record_scores(
+    run: Run, on_evaluation: Callable[[Run, int, range, np.ndarray], None] | None
+) -> None:
+    """Scores of all tasks so far where that is due; otherwise of the task just learned (a_ii)."""
+    if not callable(run.evaluate):
+        return
+    after, settings = run.position.task, run.settings
+    everything = due(after, len(run.sequence), settings.evaluate_every, settings.evaluate_at)
+    tasks = range(0 if everything else after, after + 1)
+    scores = run.evaluate(run.model, run.sequence, tasks)
+    run.matrix.record(after, (tasks, scores))
+    if on_evaluation is not None:
+        on_evaluation(run, after, tasks, scores)
+
+
+def test_scores(model: nn.Module, sequence: TaskSequence, tasks: range) -> np.ndarray:
+    """Mean score on the test examples of the tasks: one, or all from the first on."""
+    if len(tasks) == 1:
+        return evaluate_task(model, sequence, tasks[0])[..., None]
+    return evaluate(model, sequence, tasks.stop)
+
+
+def keep_best(run: Run, validation: Examples) -> None:
+    """Keep a copy of the weights of the best epoch so far, each replica its own."""
+    score = torch.as_tensor(evaluate_examples(run.model, validation, run.sequence.objective))
+    weights = [[t.clone() for t in group] for group in _tensors(run.model)]
+    if run.best is None:
+        run.best = {"score": score, "weights": weights}
+        return
+    best = run.best["score"]
+    better = score > best if run.sequence.objective.higher_is_better else score < best
+    masks = better.unbind(0) if better.dim() else [better]
+    for mask, old, new in zip(masks, run.best["weights"], weights, strict=True):
+        for a, b in zip(old, new, strict=True):
+            a.copy_(torch.where(broadcast(mask, b).to(b.device), b, a))
+    best.copy_(torch.where(better, score, best))
+
+
+def restore_best(run: Run) -> None:
+    """Weights of the best epoch; the optimizer's moments stay as they are now."""
+    if run.best is not None:
+        for group, best in zip(_tensors(run.model), run.best["weights"], strict=True):
+            for tensor, kept in zip(group, best, strict=True):
+                tensor.copy_(kept)
+        run.best = None
+
+
+def _tensors(model: nn.Module) -> list[list[Tensor]]:
+    members = getattr(model, "members", [model])
+    return [[t.detach() for t in (*m.parameters(), *m.buffers())] for m in members]
+
+
+def _finite(parameters: list[nn.Parameter]) -> bool:
+    grads = [p.grad for p in parameters if p.grad is not None]
+    return bool(torch.stack(torch._foreach_norm(grads)).isfinite().all())
+
+
+def _autocast(device: torch.device, kind: str) -> contextlib.AbstractContextManager[Any]:
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device.type, kinds[kind]) if kind in kinds else contextlib.nullcontext()
+
+
+def _check_replicas(model: nn.Module, sequence: TaskSequence, seed: Seed) -> None:
+    seeds = seed.shape[0] if isinstance(seed, Tensor) else None
+    copies = lead_of(model)[1] if lead_of(model) else None
+    if seeds != copies:
+        raise ValueError(f"The model has {copies} replicas and the run {seeds} seeds")
+    if sequence.replicas not in (None, copies):
+        raise ValueError(f"The data have {sequence.replicas} replicas and the model {copies}")
