@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 
 from longtail.optim import state as _state
 from longtail.optim.checks import check_settings
-from longtail.optim.fused import _fused_continualadam, fused_cuda_module, uses_fused
+from longtail.optim.fused import _fused_continualadam, fused_end_task, uses_fused
 from longtail.optim.steps import _multi_tensor_continualadam, _single_tensor_continualadam
 
 # Renamed in torch 2.12.
@@ -369,11 +369,9 @@ class ContinualAdam(Optimizer):
             "first_moment": group["first_moment"],
             "second_moment": group["second_moment"],
         }
-        if lists.state_steps[0].is_cuda and uses_fused(group):
-            fused_cuda = fused_cuda_module()
-            if fused_cuda is not None and fused_cuda.available(lists.exp_avgs):
-                took = torch.stack(lists.state_steps).amax() > 0
-                fused_cuda.end_task_(self._plan_cache(group), *lists, **settings)
+        if uses_fused(group):
+            took = fused_end_task(self._plan_cache(group), lists, settings)
+            if took is not None:
                 return took
         return _state.fold(lists, **settings)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.optim.state import is_plain
+from longtail.optim.state import Boundary, is_plain
 from longtail.optim.steps import _single_tensor_continualadam
 
 
@@ -132,6 +132,20 @@ def _fused_continualadam(
             decoupled_weight_decay=decoupled_weight_decay,
             **settings,
         )
+
+
+def fused_end_task(
+    cache: dict[str, Any], lists: Boundary, settings: dict[str, Any]
+) -> Tensor | bool | None:
+    """End a task by kernel; whether a step had been taken, or None if nothing could be done."""
+    module = _module_for(lists.state_steps[0].device, lists.exp_avgs)
+    if module is None or not all(is_plain(x) for x in lists.exp_avgs):
+        return None
+    if lists.state_steps[0].is_cuda:
+        took = torch.stack(lists.state_steps).amax() > 0
+        module.end_task_(cache, *lists, **settings)
+        return took
+    return module.end_task_(*lists, **settings)
 
 
 def _module_for(device: torch.device, params: list[Tensor]) -> ModuleType | None:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import _get_scalar_dtype
 
-_KEYS = frozenset({"step", "exp_avg", "exp_avg_sq", "past_exp_avg_sq", "past_steps"})
-_KEYS_WITH_PAST_FIRST = _KEYS | {"past_exp_avg"}
+KEYS = frozenset({"step", "exp_avg", "exp_avg_sq", "past_exp_avg_sq", "past_steps"})
+KEYS_WITH_PAST_FIRST = KEYS | {"past_exp_avg"}
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -44,7 +44,7 @@ def fill(param: Tensor, state: dict[str, Any], *, on_device: bool, past_first: b
             the CPU, where reading them is free.
         past_first: also keep the average of first moments.
     """
-    if not (_KEYS_WITH_PAST_FIRST if past_first else _KEYS) <= state.keys():
+    if not (KEYS_WITH_PAST_FIRST if past_first else KEYS) <= state.keys():
         device = param.device if on_device else torch.device("cpu")
         dtype = _get_scalar_dtype(is_fused=on_device)
         for key in ("step", "exp_avg", "exp_avg_sq", "past_exp_avg_sq", "past_steps"):

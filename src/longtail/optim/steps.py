@@ -217,21 +217,47 @@ def _multi_tensor_continualadam(
             _check_capturable(p, step)
     lr, beta1, beta2 = _to_scalar(lr), _to_scalar(beta1), _to_scalar(beta2)
     past_first = first_moment == "task"
+    lists = [
+        params,
+        grads,
+        exp_avgs,
+        exp_avg_sqs,
+        past_exp_avg_sqs,
+        past_exp_avgs if past_first else exp_avgs,
+        state_steps,
+        past_steps,
+    ]
+    settings: dict[str, Any] = {
+        "beta1": beta1,
+        "beta2": beta2,
+        "beta3": beta3,
+        "lr": lr,
+        "first_moment": first_moment,
+        "second_moment": second_moment,
+    }
 
-    grouped = Optimizer._group_tensors_by_device_and_dtype(
-        [
-            params,
-            grads,
-            exp_avgs,
-            exp_avg_sqs,
-            past_exp_avg_sqs,
-            past_exp_avgs if past_first else exp_avgs,
-            state_steps,
-            past_steps,
-        ]  # type: ignore[list-item]
-    )
-    for lists, _ in grouped.values():
-        p, g, m, v, v_c, m_c, steps, past = (list(cast(list[Tensor], x)) for x in lists)
+    # Half-precision parameters need a float32 copy, for which the for-loop takes the least memory.
+    half = [i for i, p in enumerate(params) if state_dtype(p) != p.dtype]
+    if half:
+        _single_tensor_continualadam(
+            *cast(Any, [*([xs[i] for i in half] for xs in lists), None, None]),
+            has_complex=False,
+            weight_decay=weight_decay,
+            eps=eps,
+            maximize=maximize,
+            capturable=capturable,
+            differentiable=False,
+            decoupled_weight_decay=decoupled_weight_decay,
+            **settings,
+        )
+        full = [i for i in range(len(params)) if i not in set(half)]
+        lists = [[xs[i] for i in full] for xs in lists]
+        if not full:
+            return
+
+    grouped = Optimizer._group_tensors_by_device_and_dtype(cast(Any, lists))
+    for same, _ in grouped.values():
+        p, g, m, v, v_c, m_c, steps, past = (list(cast(list[Tensor], x)) for x in same)
         if has_complex:
             _view_as_real(p, g, m, v, v_c, m_c)
         if maximize:
@@ -262,14 +288,6 @@ def _multi_tensor_continualadam(
             torch._foreach_addcmul_(v, g, g, 1 - beta2)
         del g
 
-        settings: dict[str, Any] = {
-            "beta1": beta1,
-            "beta2": beta2,
-            "beta3": beta3,
-            "lr": lr,
-            "first_moment": first_moment,
-            "second_moment": second_moment,
-        }
         if capturable:
             # One small vector instead of a kernel per parameter and operation.
             found = _coefficients(torch.stack(steps), torch.stack(past), **settings)
