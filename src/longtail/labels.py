@@ -1,0 +1,84 @@
+"""What runs are called: the labels by which tables and figures tell them apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+METHODS = ("finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem", "multitask")
+# These name a run or follow from its name; every other setting that varies becomes a label.
+NAMING = ("seed", "method", "optimizer", "policy")
+POLICIES: dict[str, dict[str, Any]] = {
+    "continual": {"first_moment": "reset", "second_moment": "task", "boundary": True},
+    "reset": {"first_moment": "reset", "second_moment": "reset", "boundary": True, "beta3": 0.0},
+    "carry": {"boundary": False, "beta3": 0.0},
+}
+
+
+class Labelled(Protocol):
+    id: str
+    config: dict[str, Any]
+    labels: dict[str, Any]
+
+    @property
+    def seed(self) -> int: ...
+
+
+R = TypeVar("R", bound=Labelled)
+
+
+def label(runs: list[R], plan: dict[str, Any]) -> list[R]:
+    """Names every run by what tells it apart: the study's labels, else the settings that vary."""
+    planned = {entry["id"]: entry["labels"] for entry in plan.get("runs", [])}
+    if planned:
+        runs = [run for run in runs if run.id in planned]  # left over from an earlier study file
+        for run in runs:
+            run.labels = dict(planned[run.id])
+        order = {identity: i for i, identity in enumerate(planned)}
+        return sorted(runs, key=lambda run: order[run.id])
+    flats = [dict(_flatten(run.config)) for run in runs]
+    for run, flat in zip(runs, flats, strict=True):
+        run.labels = {"method": str(flat.get("method", "?")), "policy": policy_name(run.config)}
+    for key in _varying(runs, flats):
+        for run, flat in zip(runs, flats, strict=True):
+            run.labels[key.rpartition(".")[2]] = flat.get(key)
+    return sorted(runs, key=_place)
+
+
+def _place(run: Labelled) -> tuple[Any, ...]:
+    """The paper's order of methods and policies, then the other labels, then seeds."""
+    known = (METHODS, tuple(POLICIES))
+    named = zip((run.labels["method"], run.labels["policy"]), known, strict=True)
+    rank = [(order.index(n) if n in order else len(order), n) for n, order in named]
+    return (*rank, json.dumps(run.labels, default=str), run.seed)
+
+
+def _varying(runs: Sequence[Labelled], flats: list[dict[str, Any]]) -> list[str]:
+    """Settings that differ between runs of the same method and policy, seeds apart."""
+    seen: dict[tuple[Any, ...], set[str]] = {}
+    for run, flat in zip(runs, flats, strict=True):
+        for key, value in flat.items():
+            if key.partition(".")[0] not in NAMING:
+                seen.setdefault((*run.labels.values(), key), set()).add(json.dumps(value))
+    keys = [key for (*_, key), values in seen.items() if len(values) > 1]
+    return list(dict.fromkeys(keys))
+
+
+def policy_name(config: dict[str, Any]) -> str:
+    """`continual`, `reset`, `carry`, or, for an ablation row, what it does with the moments."""
+    name = str(config.get("optimizer", "?"))
+    policy = config.get("policy") or {}
+    usual = POLICIES.get(name, {})
+    if all(policy.get(key, value) == value for key, value in usual.items()):
+        return name
+    moments = f"{policy.get('first_moment')}/{policy.get('second_moment')}"
+    return moments + ("+adjust" if policy.get("beta3") else "")
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,160 @@
+"""Claims computed from a table's rows, each with its numbers: what a study asserts.
+
+A study names its checks in `[report] checks = ["mc_improves"]`. A check is a function from the rows
+of table.json to a list of claims; studies register their own:
+
+    @register("my_check")
+    def my_check(rows):
+        return [claim("RP of A is above B", a > b, a=a, b=b)]
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from longtail.report.groups import METHOD_NAMES
+
+Rows = list[dict[str, Any]]
+Claim = dict[str, Any]
+Check = Callable[[Rows], list[Claim]]
+
+CHECKS: dict[str, Check] = {}
+_NOT_NAMES = ("method", "policy", "seeds", "tasks", "diverged", "selected")
+
+
+def register(name: str) -> Callable[[Check], Check]:
+    def add(check: Check) -> Check:
+        CHECKS[name] = check
+        return check
+
+    return add
+
+
+def claim(text: str, holds: bool, **numbers: Any) -> Claim:
+    return {"claim": text, "holds": bool(holds), "numbers": numbers}
+
+
+def run(names: list[str], rows: Rows) -> list[Claim]:
+    """All claims of the named checks; a check that lacks its rows fails loudly, in a sentence.
+
+    A name with a colon, `package.module:function`, is imported.
+    """
+    claims: list[Claim] = []
+    for name in names:
+        check = _find(name)
+        try:
+            claims += check(rows)
+        except (KeyError, IndexError, TypeError, ZeroDivisionError, StopIteration) as error:
+            reason = f"{type(error).__name__}: {error}"
+            claims.append(claim(f"{name}: the rows it needs are there", False, missing=reason))
+    return claims
+
+
+def _find(name: str) -> Check:
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"Check {name!r} cannot be imported: {error}") from None
+    if name not in CHECKS:
+        near = difflib.get_close_matches(name, CHECKS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(CHECKS)}"
+        raise ValueError(f"Unknown check {name!r}; {hint}")
+    return CHECKS[name]
+
+
+def find(rows: Rows, **labels: Any) -> dict[str, Any]:
+    """The row with these labels; `KeyError` where there is none."""
+    for row in rows:
+        if all(str(row.get(k)) == str(v) for k, v in labels.items()):
+            return row
+    raise KeyError(", ".join(f"{k}={v}" for k, v in labels.items()))
+
+
+def _pairs(rows: Rows) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(name, with MC, without MC) for all that differs only in its policy."""
+
+    def rest(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+        named = {k: v for k, v in row.items() if k not in _NOT_NAMES and k[:2] not in _METRICS}
+        return tuple(sorted((k, str(v)) for k, v in named.items()))
+
+    without = {(r.get("method"), rest(r)): r for r in rows if r.get("policy") == "reset"}
+    found = []
+    for row in rows:
+        key = (row.get("method"), rest(row))
+        if row.get("policy") == "continual" and key in without:
+            extra = " ".join(f"{k}={v}" for k, v in key[1])
+            name = METHOD_NAMES.get(str(key[0]), str(key[0]))
+            found.append((f"{name} {extra}".strip(), row, without[key]))
+    return found
+
+
+_METRICS = ("RP", "LP", "FG", "BW")
+
+
+def _improves(rows: Rows, metric: str, higher: bool) -> list[Claim]:
+    found = []
+    for name, ours, theirs in _pairs(rows):
+        a, b = ours.get(metric), theirs.get(metric)
+        holds = a is not None and b is not None and (a > b if higher else a < b)
+        numbers: dict[str, Any] = {"with_mc": a, "without_mc": b}
+        for key, row in (("paper_with_mc", ours), ("paper_without_mc", theirs)):
+            if f"{metric}_paper" in row:
+                numbers[key] = row[f"{metric}_paper"]
+        word = "raises" if higher else "lowers"
+        found.append(claim(f"{name}: MC {word} {metric}", holds, **numbers))
+    if not found:
+        raise KeyError("rows with policy continual and reset")
+    return found
+
+
+@register("mc_improves")
+def mc_improves(rows: Rows) -> list[Claim]:
+    """With MC every method retains more (scores where higher is better)."""
+    return _improves(rows, "RP", True)
+
+
+@register("mc_improves_error")
+def mc_improves_error(rows: Rows) -> list[Claim]:
+    """The same for errors, where lower is better."""
+    return _improves(rows, "RP", False)
+
+
+@register("mc_forgets_less")
+def mc_forgets_less(rows: Rows) -> list[Claim]:
+    return _improves(rows, "FGT", False)
+
+
+@register("multitask_is_best")
+def multitask_is_best(rows: Rows) -> list[Claim]:
+    """Training on all tasks at once bounds every method from above."""
+    top = find(rows, method="multitask")["RP"]
+    best = max(r["RP"] for r in rows if r["method"] != "multitask" and r["RP"] is not None)
+    return [
+        claim("Multi-task training retains more than any method", top > best, mtl=top, best=best)
+    ]
+
+
+@register("order_of_methods")
+def order_of_methods(rows: Rows) -> list[Claim]:
+    """Methods with MC rank as in the paper: Spearman's correlation of RP is positive."""
+    pairs = [
+        (r["RP"], r["RP_paper"])
+        for r in rows
+        if r.get("policy") == "continual" and r.get("RP") is not None and "RP_paper" in r
+    ]
+    ours, theirs = zip(*pairs, strict=True)
+    rho = _spearman(list(ours), list(theirs))
+    text = "With MC, methods rank as in the paper (rank correlation above 0)"
+    return [claim(text, rho > 0, rank_correlation=rho, methods=len(pairs))]
+
+
+def _spearman(a: list[float], b: list[float]) -> float:
+    import numpy as np
+
+    ranks = [np.argsort(np.argsort(x)).astype(float) for x in (a, b)]
+    return float(np.corrcoef(ranks)[0, 1])

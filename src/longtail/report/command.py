@@ -1,0 +1,127 @@
+"""`longtail report`: read the runs, write tables, figures and the page, show the table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from longtail.report import checks, figures, formats, page, paper, statistics, tables
+from longtail.report.groups import Group, group, paired_runs, pairs
+from longtail.report.provenance import provenance
+from longtail.results import METRICS, Results, load
+
+INSTALL = "pip install 'longtail[report]' for figures and the page"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0, or 2 where there is nothing to report."""
+    if args.compare:
+        from longtail.report.compare import compare
+
+        return compare(*args.compare, console=Console(), as_json=args.json)
+    if args.folder is None:
+        raise ValueError("Name a folder of runs, or two with --compare A B")
+    results = load(args.folder)
+    if args.parquet:
+        from longtail.report.export import write_parquet
+
+        rows = write_parquet(results, args.parquet)
+        print(f"{rows:,} scores in {args.parquet}", file=sys.stderr)
+    if args.title or args.paper:
+        wanted = {"title": args.title, "paper": args.paper}
+        report = {**results.plan.get("report", {}), **{k: v for k, v in wanted.items() if v}}
+        results.plan = {**results.plan, "report": report}
+    if args.paper:
+        paper.unit(args.paper)  # an unknown name is refused before any work
+    written = write(
+        results,
+        args.out or args.folder,
+        with_figures=not args.no_figures,
+        with_page=not args.no_page,
+    )
+    if args.json:
+        sys.stdout.write((written["json"]).read_text(encoding="utf-8"))
+        return 0 if results.finished else 2
+    show(results, written, Console(), quiet=args.quiet)
+    return 0 if results.finished else 2
+
+
+def write(
+    results: Results, out: Path, *, with_figures: bool = True, with_page: bool = True
+) -> dict[str, Path]:
+    """Writes all of the report below `out`; returns the main files by kind."""
+    out.mkdir(parents=True, exist_ok=True)
+    groups = group(results.runs)
+    table = tables.build(results, groups)
+    report = results.plan.get("report", {})
+    claims = checks.run(report.get("checks", []), table.rows) if groups else []
+    first, second = report.get("pair", ("continual", "reset"))
+    tests = compare_policies(groups, (first, second), table.unit)
+    extra = {"checks": claims, "statistics": tests, "provenance": provenance(results)}
+    written = {p.suffix[1:]: p for p in formats.write_all(table, extra, out)}
+    if groups and (with_figures or with_page):
+        try:
+            import bokeh  # noqa: F401
+            import matplotlib  # noqa: F401
+        except ImportError:
+            results.problems.append(f"No figures and no page: {INSTALL}")
+            return written
+    if groups and with_figures:
+        for path in figures.write(groups, table, out / "figures", (first, second)):
+            written.setdefault("figures", path.parent)
+    if with_page:
+        written["page"] = out / "report.html"
+        page.write(written["page"], results, groups, table, extra, (first, second))
+    return written
+
+
+def compare_policies(groups: list[Group], pair: tuple[str, str], unit: str) -> list[dict[str, Any]]:
+    """With against without MC, seed by seed, for each method and metric."""
+    scale = 100.0 if unit == "percent" else 1.0
+    found = []
+    for a, b in pairs(groups, *pair):
+        runs = paired_runs(a, b)
+        for metric in METRICS:
+            first = np.array([x.metric(metric) for x, _ in runs]) * scale
+            second = np.array([y.metric(metric) for _, y in runs]) * scale
+            higher = a.runs[0].higher_is_better != (metric == "FGT")
+            result = statistics.paired(first, second, higher_is_better=higher)
+            if result.n:
+                labels = {k: v for k, v in a.labels.items() if k != "policy"}
+                found.append({**labels, "pair": list(pair), "metric": metric, **asdict(result)})
+    for metric in METRICS:
+        rows = [row for row in found if row["metric"] == metric]
+        for row, p in zip(rows, statistics.holm([r["p"] for r in rows]), strict=True):
+            row["p_holm"] = p
+    return found
+
+
+def show(results: Results, written: dict[str, Path], console: Console, *, quiet: bool) -> None:
+    if not results.finished:
+        console.print(Text(f"{results.state} Nothing to put into a table yet."))
+    if not quiet and results.finished:
+        groups = group(results.runs)
+        table = tables.build(results, groups)
+        wide = Console(width=max(console.width, 200)) if not console.is_terminal else console
+        wide.print(formats.terminal(table))
+        for entry in checks.run(results.plan.get("report", {}).get("checks", []), table.rows):
+            mark = Text("holds  " if entry["holds"] else "FAILS  ")
+            mark.stylize("green" if entry["holds"] else "bold red")
+            console.print(mark + Text(f"{entry['claim']}  {_numbers(entry['numbers'])}"))
+    for problem in results.problems:
+        console.print(Text(problem, style="yellow"))
+    for kind in ("page", "figures", "md"):
+        if kind in written:
+            console.print(Text(f"{kind:8}{written[kind]}"), soft_wrap=True)
+
+
+def _numbers(numbers: dict[str, Any]) -> str:
+    shown = {k: f"{v:.4g}" if isinstance(v, float) else str(v) for k, v in numbers.items()}
+    return ", ".join(f"{k} {v}" for k, v in shown.items())

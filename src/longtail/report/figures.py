@@ -1,0 +1,279 @@
+"""Figures for print, drawn with matplotlib and saved as SVG, PDF and PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from longtail.files import write_atomic
+from longtail.report import series
+from longtail.report.groups import METHOD_NAMES, Group, display, pairs
+from longtail.report.series import Series
+from longtail.report.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by readers with any colour vision
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777", "#8C6D31"]
+DASHES = {"continual": "-", "reset": "--", "carry": ":"}
+MARKERS = "osD^vP*X"
+MOST_PANELS, MOST_LINES = 6, 14
+
+
+class Look:
+    """One colour per method (or row of an ablation), solid with MC and dashed without."""
+
+    def __init__(self, groups: list[Group]) -> None:
+        by_row = any("row" in g.labels for g in groups)
+        self._key = "row" if by_row else "method"
+        self._keys = list(dict.fromkeys(str(g.labels.get(self._key)) for g in groups))
+        if self._key == "method":  # so that two reports give a method the same colour
+            known = [m for m in METHOD_NAMES if m in self._keys]
+            self._keys = known + [k for k in self._keys if k not in known]
+
+    def index(self, g: Group) -> int:
+        return self._keys.index(str(g.labels.get(self._key)))
+
+    def colour(self, g: Group) -> str:
+        return COLOURS[self.index(g) % len(COLOURS)]
+
+    def dash(self, g: Group) -> str:
+        if self._key == "row":
+            return ["-", "--", ":"][self.index(g) // len(COLOURS) % 3]
+        return DASHES.get(str(g.labels.get("policy")), "-.")
+
+    def marker(self, g: Group) -> str:
+        return MARKERS[self.index(g) % len(MARKERS)]
+
+
+def panels(groups: list[Group], table: Table) -> list[tuple[str, list[Group]]]:
+    """Groups by the label that is neither method nor policy, such as `setting`."""
+    skipped = ("method", "policy", "row", "first_moment", "second_moment", "lr_adjust")
+    keys = [k for g in groups for k in g.labels if k not in skipped]
+    for key in ([table.columns] if table.columns in keys else []) + list(dict.fromkeys(keys)):
+        values = list(dict.fromkeys(g.labels.get(key) for g in groups))
+        if 1 < len(values) <= MOST_PANELS:
+            return [
+                (f"{display(str(key), v)}", [g for g in groups if g.labels.get(key) == v])
+                for v in values
+            ]
+    return [("", groups)]
+
+
+def write(groups: list[Group], table: Table, folder: Path, pair: tuple[str, str]) -> list[Path]:
+    """Writes every figure the results allow; those they do not allow are left out."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths: list[Path] = []
+    # A fixed salt, and no date in the metadata below: the same results give the same files.
+    style: Any = {
+        "svg.hashsalt": "longtail",
+        "font.size": 9,
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+    }
+    with matplotlib.rc_context(style):
+        for name, figure in _draw(groups, table, pair, Figure):
+            for ending in ("svg", "pdf", "png"):
+                out = io.BytesIO()
+                metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
+                figure.savefig(out, format=ending, dpi=160, bbox_inches="tight", metadata=metadata)
+                paths.append(folder / f"{name}.{ending}")
+                write_atomic(paths[-1], out.getvalue())
+    return paths
+
+
+def _draw(
+    groups: list[Group], table: Table, pair: tuple[str, str], new: Callable[..., Figure]
+) -> Iterator[tuple[str, Figure]]:
+    look, scale = Look(groups), scale_of(table)
+    parts = panels(groups, table)
+    unit = table.unit
+    for name, compute, x, y, log in (
+        ("rp_by_tasks", series.rp_curve, "tasks learned", f"RP ({unit})", False),
+        (
+            "retention_by_age",
+            series.retention,
+            "age of a task (tasks ago)",
+            f"now minus when learned ({unit})",
+            True,
+        ),
+        (
+            "forgetting_by_size",
+            series.forgetting_by_size,
+            "training examples",
+            f"forgetting ({unit})",
+            True,
+        ),
+    ):
+        drawn = [(t, [(g, compute(g, scale)) for g in gs]) for t, gs in parts]
+        drawn = [(t, [(g, s) for g, s in lines if len(s.x)]) for t, lines in drawn]
+        if any(lines for _, lines in drawn):
+            yield name, _lines(drawn, look, new, x, y, log)
+    found = [(t, pairs(gs, *pair)) for t, gs in parts]
+    drawn = [(t, [(a, series.difference(a, b, scale)) for a, b in ps]) for t, ps in found]
+    drawn = [(t, [(g, s) for g, s in lines if len(s.x) > 1]) for t, lines in drawn]
+    if any(lines for _, lines in drawn):
+        label = (
+            "RP with MC minus without"
+            if pair == ("continual", "reset")
+            else f"RP: {pair[0]} minus {pair[1]}"
+        )
+        yield (
+            "difference_by_tasks",
+            _lines(drawn, look, new, "tasks learned", f"{label} ({unit})", False, zero=True),
+        )
+    yield from _others(groups, table, look, new)
+
+
+def _lines(
+    parts: list[tuple[str, list[tuple[Group, Series]]]],
+    look: Look,
+    new: Callable[..., Figure],
+    x: str,
+    y: str,
+    log: bool,
+    zero: bool = False,
+) -> Figure:
+    figure = new(figsize=(max(5.2, 3.6 * len(parts)), 3.3), layout="constrained")
+    axes = figure.subplots(1, len(parts), squeeze=False)[0]
+    entries: dict[str, Any] = {}
+    for ax, (title, lines) in zip(axes, parts, strict=True):
+        for g, s in lines[:MOST_LINES]:
+            dash = "-" if zero else look.dash(g)
+            label = (
+                display("method", g.labels.get("method"))
+                if zero and "row" not in g.labels
+                else g.line
+            )
+            few = "." if len(s.x) < 30 else ""
+            (entries[label],) = ax.plot(s.x, s.mean, dash, marker=few, color=look.colour(g), lw=1.4)
+            ax.fill_between(
+                s.x, s.mean - s.half, s.mean + s.half, color=look.colour(g), alpha=0.15, lw=0
+            )
+        ax.set(title=title, xlabel=x, ylabel=y if ax is axes[0] else "")
+        if zero:
+            ax.axhline(0, color="grey", lw=0.8)
+        if log:
+            ax.set_xscale("symlog", linthresh=1)
+            ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        _spread(ax, lines)
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside right upper", fontsize=8, frameon=False
+    )
+    return figure
+
+
+def _spread(ax: Axes, lines: list[tuple[Group, Series]]) -> None:
+    """A logarithmic axis where values span more than two orders of magnitude."""
+    ends = np.array([s.mean[-1] for _, s in lines if len(s.mean)])
+    if len(ends) > 1 and (ends > 0).all() and ends.max() / ends.min() > 100:
+        ax.set_yscale("log")
+
+
+def _others(
+    groups: list[Group], table: Table, look: Look, new: Callable[..., Figure]
+) -> Iterator[tuple[str, Figure]]:
+    scale = scale_of(table)
+    found = [(g, h) for g in groups for h in [series.heat(g.runs[0], scale)] if h is not None]
+    if found:
+        yield "score_matrix", _heat(found[:MOST_PANELS], table, new)
+    sizes = next((s for s in (series.sizes(g) for g in groups) if s is not None), None)
+    if sizes is not None and len(sizes) > 1:
+        figure = new(figsize=(4.6, 3.2), layout="constrained")
+        ax = figure.subplots()
+        ax.plot(np.arange(1, len(sizes) + 1), sizes, color=COLOURS[0])
+        ax.set_xscale("log")
+        ax.set_yscale("symlog", linthresh=1)
+        ax.set(xlabel="rank of the task", ylabel="training examples", ylim=(0, None))
+        yield "task_sizes", figure
+    if any(np.isfinite(g.values("LP")).any() and np.isfinite(g.values("RP")).any() for g in groups):
+        yield "plane", _plane(groups, table, look, new)
+
+
+def _heat(
+    found: list[tuple[Group, tuple[np.ndarray, np.ndarray, np.ndarray]]],
+    table: Table,
+    new: Callable[..., Figure],
+) -> Figure:
+    rows = -(-len(found) // 3)
+    figure = new(figsize=(3.4 * min(len(found), 3) + 0.8, 2.9 * rows), layout="constrained")
+    axes = figure.subplots(rows, min(len(found), 3), squeeze=False).ravel()
+    # The middle 98%: one diverged task must not turn everything else into one colour.
+    values = np.concatenate([h[2][np.isfinite(h[2])] for _, h in found])
+    low, high = np.percentile(values, [1, 99])
+    image = None
+    for ax, (g, (after, starts, matrix)) in zip(axes, found, strict=False):
+        edges = np.append(
+            starts, starts[-1] + max(1, starts[-1] - (starts[-2] if len(starts) > 1 else 0))
+        )
+        image = ax.pcolormesh(
+            edges + 0.5,
+            np.arange(len(after) + 1),
+            matrix,
+            cmap="viridis",
+            vmin=low,
+            vmax=high,
+            rasterized=True,
+        )
+        ticks = np.unique(np.linspace(0, len(after) - 1, 5).astype(int))
+        ax.set_yticks(ticks + 0.5, [f"{after[i]:,}" for i in ticks])
+        ax.set_title(f"{g.name}, seed {g.runs[0].seed}", fontsize=8)
+        ax.set(xlabel="task", ylabel="after learning" if ax in axes[::3] else "")
+        ax.grid(False)
+    for ax in axes[len(found) :]:
+        ax.set_axis_off()
+    if image is not None:
+        figure.colorbar(image, ax=axes, label=f"score ({table.unit})", extend="both")
+    return figure
+
+
+def _plane(groups: list[Group], table: Table, look: Look, new: Callable[..., Figure]) -> Figure:
+    """LP against RP: on the diagonal nothing that was learned is lost."""
+    parts, scale = panels(groups, table), scale_of(table)
+    figure = new(figsize=(max(5.2, 3.7 * len(parts)), 3.5), layout="constrained")
+    axes = figure.subplots(1, len(parts), squeeze=False)[0]
+    entries: dict[str, Any] = {}
+    for ax, (title, part) in zip(axes, parts, strict=True):
+        points = []
+        for g in part[: 2 * MOST_LINES]:
+            x, y = np.nanmean(g.values("LP")) * scale, np.nanmean(g.values("RP")) * scale
+            if np.isfinite(x) and np.isfinite(y):
+                fill = look.colour(g) if g.labels.get("policy") != "reset" else "none"
+                entries[g.line] = ax.scatter(
+                    x, y, marker=look.marker(g), s=42, edgecolors=look.colour(g), facecolors=fill
+                )
+                points.append((x, y))
+        ends = np.array(points)
+        if len(ends) and (ends > 0).all() and ends.max() / ends.min() > 100:
+            ax.set(xscale="log", yscale="log")
+        if len(ends):
+            low, high = max(ends[:, 0].min(), ends[:, 1].min()), ends.max()
+            ax.axline(
+                (low, low),
+                (high, high) if high > low else (low * 1.01 + 1e-9, low * 1.01 + 1e-9),
+                color="grey",
+                lw=0.8,
+                ls=":",
+            )
+        ax.set(
+            title=title,
+            xlabel=f"LP ({table.unit})",
+            ylabel=f"RP ({table.unit})" if ax is axes[0] else "",
+        )
+    figure.legend(
+        entries.values(), entries.keys(), loc="outside right upper", fontsize=8, frameon=False
+    )
+    return figure
+
+
+def scale_of(table: Table) -> float:
+    return 100.0 if table.unit == "percent" else 1.0

@@ -1,0 +1,160 @@
+"""Runs that differ only in their seed, taken together: a row of a table, a curve of a figure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from longtail.results import Result, TaskScores
+
+METHOD_NAMES = {
+    "finetune": "Finetune",
+    "ewc": "EWC",
+    "ewcpp": "EWC++",
+    "reservoir": "Reservoir",
+    "derpp": "DER++",
+    "agem": "A-GEM",
+    "multitask": "MTL",
+}
+POLICY_NAMES = {"continual": "w/ MC", "reset": "w/o MC", "carry": "carry"}
+
+
+@dataclass
+class Group:
+    labels: dict[str, Any]
+    runs: list[Result]  # finished, in the order of their seeds
+
+    @property
+    def name(self) -> str:
+        """Short, for legends: the method, its policy, and whatever else tells it apart."""
+        rest = [
+            f"{k} {v}"
+            for k, v in self.labels.items()
+            if k not in ("method", "policy", "row", "first_moment", "second_moment", "lr_adjust")
+        ]
+        return ", ".join([self.line, *rest])
+
+    @property
+    def line(self) -> str:
+        """Method and policy, the part of the name that a colour stands for."""
+        method = display("method", self.labels.get("method", ""))
+        if self.labels.get("method") == "multitask":
+            return method
+        policy = display("policy", self.labels.get("policy", ""))
+        row = f"row {self.labels['row']}: " if "row" in self.labels else ""
+        return f"{row}{method} {policy}".strip()
+
+    def values(self, metric: str) -> np.ndarray:
+        return np.array([run.metric(metric) for run in self.runs])
+
+    @cached_property
+    def scores(self) -> list[TaskScores]:
+        return [run.scores for run in self.runs if run.scores is not None]
+
+    @cached_property
+    def curves(self) -> tuple[np.ndarray, np.ndarray]:
+        """(number of tasks [E], RP [seeds, E]) at the evaluations that all seeds have."""
+        found = [s for s in self.scores if len(s.after)]
+        if not found:
+            return np.array([], np.int64), np.zeros((0, 0))
+        common = found[0].after
+        for s in found[1:]:
+            common = np.intersect1d(common, s.after)
+        rows = [s.curve[np.searchsorted(s.after, common)] for s in found]
+        return common, np.array(rows)
+
+    @cached_property
+    def tasks(self) -> TaskScores | None:
+        """Mean over seeds by task, matched by name; the first seed's alone where names differ."""
+        if not self.scores:
+            return None
+        first = self.scores[0]
+        rows = [first]
+        if len(self.scores) > 1:
+            wanted = {name: i for i, name in enumerate(first.names)}
+            for s in self.scores[1:]:
+                if s.names == first.names:
+                    rows.append(s)
+                elif set(s.names) == wanted.keys() and len(wanted) == len(s.names):
+                    rows.append(_reorder(s, np.argsort([wanted[name] for name in s.names])))
+        mean = {
+            name: np.mean([getattr(s, name) for s in rows], axis=0)
+            for name in ("own", "best", "last")
+        }
+        after, curves = self.curves
+        curve = curves.mean(0) if len(curves) else np.array([])
+        sizes = {
+            name: _mean_or_none([getattr(s, name) for s in rows])
+            for name in ("train_sizes", "test_sizes")
+        }
+        return TaskScores(first.names, **sizes, **mean, after=after, curve=curve)
+
+
+def group(runs: list[Result]) -> list[Group]:
+    """Finished runs by their labels, in order of first appearance."""
+    found: dict[str, Group] = {}
+    for run in runs:
+        if run.status == "finished":
+            labels = {k: v for k, v in run.labels.items() if k != "seed"}
+            key = json.dumps(labels, sort_keys=True, default=str)
+            found.setdefault(key, Group(labels, [])).runs.append(run)
+    for g in found.values():
+        g.runs.sort(key=lambda run: run.seed)
+    return list(found.values())
+
+
+def pairs(
+    groups: list[Group], first: str = "continual", second: str = "reset"
+) -> list[tuple[Group, Group]]:
+    """Groups that differ only in their policy: (with MC, without MC)."""
+    policy_bound = ("policy", "row", "first_moment", "second_moment", "lr_adjust")
+
+    def rest(g: Group) -> str:
+        kept = {k: v for k, v in g.labels.items() if k not in policy_bound}
+        return json.dumps(kept, sort_keys=True, default=str)
+
+    others = {rest(g): g for g in groups if _is(g, second)}
+    return [(g, others[rest(g)]) for g in groups if _is(g, first) and rest(g) in others]
+
+
+def paired_runs(first: Group, second: Group) -> list[tuple[Result, Result]]:
+    """Runs of the two with the same seed."""
+    by_seed = {run.seed: run for run in second.runs}
+    return [(run, by_seed[run.seed]) for run in first.runs if run.seed in by_seed]
+
+
+def display(key: str, value: Any) -> str:
+    """A label as a reader sees it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    names = {"method": METHOD_NAMES, "policy": POLICY_NAMES}.get(key, {})
+    return names.get(value, "-" if value is None else str(value))
+
+
+def _is(g: Group, policy: str) -> bool:
+    return policy in (str(g.labels.get("policy")), str(g.labels.get("row")))
+
+
+def _reorder(s: TaskScores, order: np.ndarray) -> TaskScores:
+    def take(values: np.ndarray | None) -> np.ndarray | None:
+        return None if values is None else values[order]
+
+    return TaskScores(
+        [s.names[i] for i in order],
+        take(s.train_sizes),
+        take(s.test_sizes),
+        s.own[order],
+        s.best[order],
+        s.last[order],
+        s.after,
+        s.curve,
+    )
+
+
+def _mean_or_none(values: list[np.ndarray | None]) -> np.ndarray | None:
+    present = [v for v in values if v is not None]
+    return np.mean(present, axis=0) if len(present) == len(values) else None

@@ -1,0 +1,61 @@
+"""Where the numbers of a report come from: study, versions, hardware, dates, time taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import longtail
+from longtail.results import Results
+
+
+def provenance(results: Results) -> dict[str, Any]:
+    """Collected from the runs' timing.json; a stack's time counts once."""
+    timings = {str(run.folder): run.timing for run in results.finished}
+    found: dict[str, Any] = {"report_by": f"longtail {longtail.__version__}", "runs": results.state}
+    for key in ("name", "file", "command"):
+        if results.plan.get(key):
+            found[key if key != "name" else "study"] = results.plan[key]
+    benchmarks = sorted({str(run.config.get("benchmark")) for run in results.finished})
+    if benchmarks:
+        found["benchmark"] = ", ".join(benchmarks)
+    seeds = sorted({run.seed for run in results.finished})
+    if seeds:
+        found["seeds"] = _ranges(seeds)
+    collected: dict[str, list[str]] = {}
+    seconds = 0.0
+    for timing in timings.values():
+        for key, value in _leaves(timing):
+            if key.endswith("seconds"):
+                seconds += float(value) if key == "seconds" else 0.0
+            else:
+                collected.setdefault(key, []).append(str(value))
+    if seconds:
+        found["seconds"] = round(seconds, 1)
+    for key, values in collected.items():
+        different = sorted(set(values))
+        if len(different) <= 4:
+            found[key] = different[0] if len(different) == 1 else different
+        else:
+            found[key] = f"{different[0]} to {different[-1]}"
+    return found
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found = []
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            found += _leaves(value, f"{prefix}{key}.")
+        elif isinstance(value, str | int | float | bool):
+            found.append((f"{prefix}{key}", value))
+    return found
+
+
+def _ranges(values: list[int]) -> str:
+    """0, 1, 2, 5 as "0-2, 5"."""
+    parts: list[list[int]] = []
+    for value in values:
+        if parts and value == parts[-1][-1] + 1:
+            parts[-1].append(value)
+        else:
+            parts.append([value])
+    return ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)

@@ -1,0 +1,219 @@
+"""The sections of the page, as HTML. Every text that comes from data goes through `html.escape`."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from longtail.report.formats import as_html
+from longtail.report.groups import METHOD_NAMES
+from longtail.report.tables import Table, number
+from longtail.results import Result, Results
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure
+
+    from longtail.report.plots import Plots
+
+MOST_ERRORS = 50
+
+
+def results_section(results: Results, table: Table, extra: dict[str, Any]) -> str:
+    if not table.rows:
+        return (
+            "<p>There is nothing to show yet: no run in this folder has finished. Start one with "
+            "<code>longtail run</code> or <code>longtail study</code>, then call "
+            "<code>longtail report</code> again.</p>"
+        )
+    shown = [as_html(table)]
+    if extra["checks"]:
+        held = sum(c["holds"] for c in extra["checks"])
+        shown.append(f"<h3>Checks: {held} of {len(extra['checks'])} hold</h3><ul class='checks'>")
+        for entry in extra["checks"]:
+            kind = "holds" if entry["holds"] else "fails"
+            values = ", ".join(f"{k} {_short(v)}" for k, v in entry["numbers"].items())
+            text = f'{escape(entry["claim"])} <span class="soft">{escape(values)}</span>'
+            shown.append(f'<li class="{kind}">{text}</li>')
+        shown.append("</ul>")
+    return "".join(shown)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _plot(target: str, caption: str, plot: figure, items: list[dict[str, Any]]) -> str:
+    from bokeh.embed import json_item
+
+    items.append(dict(json_item(plot, target)))  # pyright: ignore
+    zoom = f'<span class="zoom" data-zoom="{target}" data-name="{escape(caption)}"></span>'
+    return (
+        f"<figure><figcaption><span>{escape(caption)}</span>{zoom}</figcaption>"
+        f'<div id="{target}" role="img" aria-label="{escape(caption)}"></div></figure>'
+    )
+
+
+def figures_section(drawn: Plots, items: list[dict[str, Any]]) -> str:
+    boxes = "".join(
+        f'<label><input type="checkbox" value="{i}" checked><span class="swatch" '
+        f'aria-hidden="true" style="border-color:{colour};border-top-style:{_css_dash(dash)}">'
+        f"</span>{escape(line)}</label>"
+        for i, (line, colour, dash) in enumerate(drawn.legend())
+    )
+    buttons = "".join(f'<button type="button" value="{v}">{v}</button> ' for v in ("all", "none"))
+    shown = [
+        f'<fieldset id="lines"><legend>Shown in the figures</legend>{boxes} {buttons}</fieldset>'
+    ]
+    if drawn.heats:
+        choices = "".join(
+            f'<option value="{i}">{escape(n)}</option>' for i, n in enumerate(drawn.heats)
+        )
+        shown.append(
+            '<p class="row"><label>Score matrix of '
+            f'<select id="heat">{choices}</select></label></p>'
+        )
+    plots = [
+        _plot(f"plot{i}", caption, plot, items) for i, (_, caption, plot) in enumerate(drawn.found)
+    ]
+    shown.append(f'<div class="figures">{"".join(plots)}</div>')
+    return "".join(shown)
+
+
+def _css_dash(dash: str) -> str:
+    return dash if dash in ("solid", "dashed", "dotted") else "dashed"
+
+
+def tasks_section(left_out: int) -> str:
+    note = ""
+    if left_out:
+        note = (
+            f'<p class="soft">{left_out} single runs or groups are left out to keep this file '
+            "small; <code>longtail report --parquet FILE</code> has every score.</p>"
+        )
+    return f"""
+<div class="row"><label>Run <select id="unit"></select></label>
+<label>Search <input id="search" type="search" placeholder="name of a task" autocomplete="off">
+</label></div>
+<div class="scroll"><table><caption class="skip">Scores by task</caption>
+<thead><tr id="tasks-head"></tr></thead><tbody id="tasks-body"></tbody></table></div>
+<div class="row"><button id="previous" type="button">Previous</button>
+<button id="next" type="button">Next</button>
+<span id="tasks-count" role="status" aria-live="polite"></span></div>{note}"""
+
+
+def compare_section(figures: list[tuple[str, figure]], items: list[dict[str, Any]]) -> str:
+    captions = {
+        "curves": "RP over the tasks learned so far (A solid, B dashed)",
+        "points": "Final score of each task: above the dotted line B is higher",
+    }
+    drawn = "".join(_plot(f"compare-{k}", captions[k], plot, items) for k, plot in figures)
+    heads = "".join(f'<th scope="col">{h}</th>' for h in ("A", "B", "B minus A"))
+    return f"""
+<div class="row"><label>A <select id="compare-a"></select></label>
+<label>B <select id="compare-b"></select></label></div>
+<div class="scroll"><table><thead><tr><th scope="col" class="text">Metric</th>{heads}</tr></thead>
+<tbody id="compare-body"></tbody></table></div>
+<p id="compare-text" role="status" aria-live="polite"></p><div class="figures">{drawn}</div>"""
+
+
+def statistics_section(tests: list[dict[str, Any]], table: Table) -> str:
+    skip = {
+        "pair",
+        "metric",
+        "n",
+        "mean",
+        "low",
+        "high",
+        "p",
+        "p_holm",
+        "smallest_p",
+        "effect",
+        "wins",
+    }
+    named = [k for k in tests[0] if k not in skip]
+    named = [k for k in named if len({str(t[k]) for t in tests}) > 1] or named[:1]
+    heads = [*(k.replace("_", " ") for k in named), "metric", "seeds", "difference", "95% interval",
+             "p", "p, Holm", "Hedges' g", "better in"]  # fmt: skip
+    rows = []
+    for t in tests:
+        value = {k: number(t[k], table.unit) for k in ("mean", "low", "high")}
+        interval = f"{value['low']} to {value['high']}" if t["n"] > 1 else "-"
+        names = [METHOD_NAMES.get(str(t.get(k)), str(t.get(k))) for k in named]
+        effect = _short(t["effect"]) if t["effect"] == t["effect"] else "-"
+        cells = [str(t["n"]), value["mean"], interval, _p(t["p"], t["n"]), _p(t["p_holm"], t["n"])]
+        cells += [effect, f"{t['wins']} of {t['n']}"]
+        left = "".join(f'<th scope="row">{escape(n)}</th>' for n in [*names, t["metric"]])
+        rows.append(f"<tr>{left}{''.join(f'<td>{escape(c)}</td>' for c in cells)}</tr>")
+    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
+    first, second = tests[0]["pair"]
+    few = max(t["n"] for t in tests)
+    note = (
+        f"{escape(first)} minus {escape(second)}, paired by seed: exact sign-flip test, interval "
+        " from Student's t, Hedges' g of the paired differences, Holm's correction over "
+        f"the rows of a metric. With {few} seed{'s' * (few != 1)} p cannot be below {2 / 2.0**few:.2g}."
+    )
+    return (
+        f'<p class="soft">{note}</p><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _p(value: float, seeds: int) -> str:
+    return "-" if value != value or seeds < 2 else f"{value:.2g}" if value >= 1e-4 else "< 0.0001"
+
+
+def settings_section(results: Results, extra: dict[str, Any]) -> str:
+    shown = [_table(extra["provenance"])]
+    common, varied = split_settings(results.runs)
+    if common:
+        shown.append("<details><summary>Settings that all runs share</summary>")
+        shown.append(_table(common) + "</details>")
+    if varied:
+        shown.append("<details><summary>Settings that differ between runs</summary>")
+        shown.append(_table({k: ", ".join(v) for k, v in varied.items()}) + "</details>")
+    failed = [run for run in results.runs if run.status == "failed"]
+    for run in failed[:MOST_ERRORS]:
+        name = ", ".join(f"{k} {v}" for k, v in {**run.labels, "seed": run.seed}.items())
+        text = f"<details><summary>Failed: {escape(name)}</summary>"
+        shown.append(f"{text}<pre>{escape(run.error or '')}</pre></details>")
+    if len(failed) > MOST_ERRORS:
+        shown.append(f"<p>and {len(failed) - MOST_ERRORS} more failed runs.</p>")
+    shown += [f"<p>{escape(problem)}</p>" for problem in results.problems]
+    return "".join(shown)
+
+
+def _table(values: dict[str, Any]) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{escape(str(k))}</th><td class="text">{escape(_value(v))}</td></tr>'
+        for k, v in values.items()
+    )
+    return f'<div class="scroll"><table>{rows}</table></div>'
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def split_settings(runs: list[Result]) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Settings that are the same everywhere, and the values of those that are not."""
+    seen: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        for key, value in _flat(run.config):
+            seen.setdefault(key, {})[json.dumps(value)] = value
+    common = {k: next(iter(v.values())) for k, v in seen.items() if len(v) == 1}
+    varied = {k: _few(sorted(v, key=lambda x: (len(x), x))) for k, v in seen.items() if len(v) > 1}
+    return common, varied
+
+
+def _few(values: list[str]) -> list[str]:
+    return values if len(values) <= 12 else [*values[:10], "...", values[-1]]
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found = []
+    for key, value in tree.items():
+        found += (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+        )
+    return found

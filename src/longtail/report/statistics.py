@@ -1,0 +1,94 @@
+r"""Paired comparison of two policies over seeds: a test for few seeds, an effect size, an interval.
+
+With d_s the difference (with MC minus without) of seed s, both runs of a pair sharing their data:
+
+    p   = share of the 2^n sign patterns e with |mean(e d)| >= |mean(d)|   (exact sign-flip test)
+    g   = J(n-1) * mean(d) / sd(d),  J(m) = 1 - 3 / (4m - 1)               (Hedges' g, paired)
+    CI  = mean(d) +- t_{n-1, 0.975} * sd(d) / sqrt(n)
+
+The smallest p that n seeds can give is 2 / 2^n, so three seeds can never show p < 0.25: that bound
+is printed too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+EXACT_UP_TO = 16  # 65,536 sign patterns; above, as many random ones
+_NAN = float("nan")
+SAMPLES = 1 << EXACT_UP_TO
+
+
+@dataclass(frozen=True)
+class Paired:
+    n: int
+    mean: float
+    low: float
+    high: float
+    p: float
+    smallest_p: float
+    effect: float  # Hedges' g of the paired differences
+    wins: int  # seeds in which the first is better
+
+
+def paired(first: np.ndarray, second: np.ndarray, *, higher_is_better: bool = True) -> Paired:
+    """Compares two arrays of one number a seed, in the same order; pairs with NaN are left out."""
+    d = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    d = d[np.isfinite(d)]
+    n = len(d)
+    wins = int((d > 0).sum() if higher_is_better else (d < 0).sum())
+    if n == 0:
+        return Paired(0, _NAN, _NAN, _NAN, _NAN, _NAN, _NAN, 0)
+    mean = float(d.mean())
+    if n == 1:
+        return Paired(1, mean, _NAN, _NAN, 1.0, 1.0, _NAN, wins)
+    sd = float(d.std(ddof=1))
+    half = _t_quantile(n - 1) * sd / n**0.5
+    # With no spread at all the effect size would be infinite: there is none to give.
+    effect = (1 - 3 / (4 * (n - 1) - 1)) * mean / sd if sd > 1e-9 * abs(mean) and n > 2 else _NAN
+    p, smallest = sign_flip(d), 2 / 2.0**n
+    return Paired(n, mean, mean - half, mean + half, p, smallest, effect, wins)
+
+
+def sign_flip(d: np.ndarray) -> float:
+    """Two-sided p of the hypothesis that differences are symmetric around zero."""
+    n, observed = len(d), abs(d.mean())
+    if n <= EXACT_UP_TO:
+        signs = (np.arange(1 << n)[:, None] >> np.arange(n) & 1) * 2.0 - 1
+        extreme = np.abs(signs @ d / n) >= observed * (1 - 1e-12)
+        return float(extreme.mean())
+    rng = np.random.default_rng(0)
+    extreme = 1  # the observed pattern counts as one of the sampled ones, so p is never 0
+    for _ in range(SAMPLES // 1024):
+        signs = rng.integers(0, 2, (1024, n)) * 2.0 - 1
+        extreme += int((np.abs(signs @ d / n) >= observed * (1 - 1e-12)).sum())
+    return extreme / (SAMPLES + 1)
+
+
+def holm(p_values: list[float]) -> list[float]:
+    """p-values corrected for asking several questions at once (Holm's step-down)."""
+    order = np.argsort(p_values)
+    adjusted, running = [float("nan")] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        if np.isfinite(p_values[i]):
+            running = max(running, min(1.0, p_values[i] * (len(p_values) - rank)))
+            adjusted[i] = running
+    return adjusted
+
+
+def band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and half width of the 95% interval over the first axis (NaN for a single row)."""
+    n = np.isfinite(values).sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.nansum(values, 0) / n
+        sd = np.sqrt(np.nansum((values - mean) ** 2, 0) / (n - 1))
+        half = np.array([_t_quantile(int(k) - 1) if k > 1 else np.nan for k in n.ravel()])
+        return mean, half.reshape(n.shape) * sd / np.sqrt(n)
+
+
+def _t_quantile(degrees: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, 0.975))

@@ -1,0 +1,215 @@
+"""Tables in the paper's shape: one long form (a row per group of seeds), one grid to show it by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from longtail.report import paper
+from longtail.report.groups import POLICY_NAMES, Group, display, group
+from longtail.results import METRICS, Results
+
+PERCENT_SCORES = {"accuracy", "exact_match", "em", "f1", "score"}
+HEADINGS = {
+    "method": "Method",
+    "policy": "Policy",
+    "row": "#",
+    "first_moment": "1st moment",
+    "second_moment": "2nd moment",
+    "lr_adjust": "lr adjust",
+}
+_NUMBERS = tuple(f"{m}{end}" for m in METRICS for end in ("", "_se", "_paper"))
+_COUNTS = ("seeds", "diverged", "selected", "tasks")
+
+
+@dataclass
+class Table:
+    title: str
+    rows: list[dict[str, Any]]  # the long form, as in table.json
+    metrics: list[str]
+    unit: str
+    higher_is_better: bool
+    index: list[str]  # labels that name a line
+    columns: str | None  # label that is spread over columns
+    paper: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Cell:
+    mean: float
+    se: float | None
+    paper: float | None
+    best: bool
+    agreement: str | None  # "close", "near", "far" from the paper
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is drawn: headings of the index, (metric, column) pairs, lines of texts and cells."""
+
+    index: list[str]
+    columns: list[tuple[str, str]]
+    lines: list[tuple[list[str], list[Cell | None]]]
+
+
+def build(results: Results, groups: list[Group] | None = None) -> Table:
+    """The study's table; settings of its file's [report] decide, defaults come from what varies."""
+    groups = group(results.runs) if groups is None else groups
+    wanted = results.plan.get("report", {})
+    paper_key = wanted.get("paper")
+    first = groups[0].runs[0].summary if groups else {}
+    unit = wanted.get("unit") or (paper.unit(paper_key) if paper_key else None)
+    unit = unit or (
+        "percent" if first.get("score") in PERCENT_SCORES else str(first.get("score", ""))
+    )
+    scale = 100.0 if unit == "percent" else 1.0
+    rows = [_row(g, scale, paper_key) for g in groups]
+    metrics = [m for m in wanted.get("metrics", METRICS) if any(_finite(r.get(m)) for r in rows)]
+    columns = wanted.get("columns") or _default_columns(rows)
+    index = wanted.get("index") or _default_index(rows, columns)
+    table = Table(
+        str(wanted.get("title") or results.plan.get("name") or results.folder.name),
+        rows,
+        metrics,
+        unit,
+        bool(first.get("higher_is_better", True)),
+        list(index),
+        columns,
+        paper_key,
+    )
+    table.notes = _notes(table, results)
+    return table
+
+
+def better(table: Table, metric: str) -> bool:
+    """Whether larger is better: forgetting (FGT) runs against the score, the others with it."""
+    return table.higher_is_better != (metric == "FGT")
+
+
+def _row(g: Group, scale: float, paper_key: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {**g.labels, "seeds": len(g.runs)}
+    tasks = g.runs[0].summary.get("tasks")
+    if tasks is not None:
+        row["tasks"] = tasks
+    diverged = int(sum(not math.isfinite(v) for v in g.values("RP")))
+    if diverged:
+        row["diverged"] = diverged
+    for metric in METRICS:
+        values = g.values(metric) * scale
+        values = values[np.isfinite(values)]
+        row[metric] = float(values.mean()) if len(values) else None
+        se = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+        row[f"{metric}_se"] = se
+    if paper_key:
+        theirs = paper.numbers(paper_key, row)
+        row.update({f"{m}_paper": theirs[m] for m in METRICS if m in theirs})
+    return row
+
+
+def _default_columns(rows: list[dict[str, Any]]) -> str | None:
+    policies = {r.get("policy") for r in rows}
+    return "policy" if len(policies) > 1 and policies <= POLICY_NAMES.keys() else None
+
+
+def _default_index(rows: list[dict[str, Any]], columns: str | None) -> list[str]:
+    keys = dict.fromkeys(k for r in rows for k in r if k not in (*_NUMBERS, *_COUNTS, columns))
+    varied = [k for k in keys if len({str(r.get(k)) for r in rows}) > 1]
+    return varied or ["method"]
+
+
+def _notes(table: Table, results: Results) -> list[str]:
+    seeds = sorted({r["seeds"] for r in table.rows})
+    counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "0"
+    notes = [
+        f"Mean ± standard error over {counts} seed{'s' * (counts != '1')}, unit: {table.unit}."
+    ]
+    if seeds == [1]:
+        notes = [f"One seed, so no standard error; unit: {table.unit}."]
+    if any(f"{m}_paper" in r for r in table.rows for m in table.metrics):
+        notes.append(f"In brackets: the paper ({paper.caption(str(table.paper))}).")
+    diverged = sum(r.get("diverged", 0) for r in table.rows)
+    if diverged:
+        notes.append(f"{diverged} runs ended in NaN and are left out of the means (marked †).")
+    for note in results.plan.get("selected", []):
+        notes.append(str(note))
+    if len(results.finished) < max(len(results.plan.get("runs", [])), len(results.runs)):
+        notes.append(results.state)
+    return notes
+
+
+def grid(table: Table) -> Grid:
+    spread: list[Any] = [None]
+    if table.columns:
+        spread = list(dict.fromkeys(r.get(table.columns) for r in table.rows))
+        if table.columns == "policy":
+            spread = sorted(spread, key=lambda p: ([*POLICY_NAMES, p].index(p), str(p)))
+    lines: dict[tuple[str, ...], dict[Any, dict[str, Any]]] = {}
+    for row in table.rows:
+        named = tuple(display(k, row.get(k)) for k in table.index)
+        lines.setdefault(named, {})[row.get(table.columns) if table.columns else None] = row
+    best = {(m, c): _best(table, m, c) for m in table.metrics for c in spread}
+    drawn = [
+        (
+            list(named),
+            [_cell(cells.get(c), m, table.unit, best[m, c]) for m in table.metrics for c in spread],
+        )
+        for named, cells in lines.items()
+    ]
+    heads = [
+        (m, display(table.columns or "", c) if c is not None else "")
+        for m in table.metrics
+        for c in spread
+    ]
+    return Grid([HEADINGS.get(k, k.replace("_", " ")) for k in table.index], heads, drawn)
+
+
+def _best(table: Table, metric: str, column: Any) -> float | None:
+    """The best mean, for bold: over both policies where these are the columns, else by column.
+
+    Multi-task training sees all the data at once, so it does not compete.
+    """
+    own_column = table.columns and table.columns != "policy"
+    values = [
+        r[metric]
+        for r in table.rows
+        if _finite(r.get(metric))
+        and r.get("method") != "multitask"
+        and (not own_column or r.get(str(table.columns)) == column)
+    ]
+    if len(values) < 2:
+        return None
+    return max(values) if better(table, metric) else min(values)
+
+
+def _cell(row: dict[str, Any] | None, metric: str, unit: str, best: float | None) -> Cell | None:
+    if row is None or (row.get(metric) is None and not row.get("diverged")):
+        return None
+    mean = float("nan") if row[metric] is None else row[metric]
+    theirs = row.get(f"{metric}_paper")
+    close = paper.agreement(mean, theirs, unit) if theirs is not None and _finite(mean) else None
+    is_best = best is not None and number(mean, unit) == number(best, unit)
+    return Cell(
+        mean, row.get(f"{metric}_se"), theirs, is_best and row["method"] != "multitask", close
+    )
+
+
+def number(value: float | None, unit: str) -> str:
+    """Two decimals for percentages; about three significant digits for errors."""
+    if value is None:
+        return "-"
+    if not math.isfinite(value):
+        return "nan"
+    if unit == "percent":
+        return f"{value:.2f}"
+    size = abs(value)
+    if size and not 1e-4 <= size < 1e5:
+        return f"{value:.2e}"
+    return f"{value:.1f}" if size >= 100 else f"{value:.2f}" if size >= 1 else f"{value:.4f}"
+
+
+def _finite(value: Any) -> bool:
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,87 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up_runs import config, identity, sizes, write_run, write_stack, write_study
+
+from longtail.labels import policy_name
+from longtail.results import load
+
+
+def test_run_and_stack_of_the_same_settings_read_alike(tmp_path: Path):
+    settings = [config(optimizer=o, seed=s) for o in ("continual", "reset") for s in (0, 1)]
+    for s in settings:
+        write_run(tmp_path / "single" / identity(s), s)
+    write_stack(tmp_path / "stacked" / "x", settings)
+    single, stacked = load(tmp_path / "single").runs, load(tmp_path / "stacked").runs
+    assert [r.id for r in single] == [r.id for r in stacked]
+    assert len(single) == 4
+    for a, b in zip(single, stacked, strict=True):
+        assert a.labels == b.labels
+        assert a.scores is not None
+        assert b.scores is not None
+        for name in ("own", "best", "last", "test_sizes", "train_sizes"):
+            np.testing.assert_allclose(
+                getattr(a.scores, name), getattr(b.scores, name), err_msg=name
+            )
+        np.testing.assert_allclose(
+            np.interp(b.scores.after, a.scores.after, a.scores.curve), b.scores.curve
+        )
+
+
+def test_last_point_of_the_curve_is_rp_weighted_by_test_size(tmp_path: Path):
+    write_run(tmp_path, config())
+    (run,) = load(tmp_path).runs
+    assert run.scores is not None
+    assert run.scores.curve[-1] == pytest.approx(run.metric("RP"))
+    assert run.scores.after[-1] == 12
+    assert np.average(run.scores.own, weights=sizes(12)[1]) == pytest.approx(run.metric("LP"))
+
+
+def test_labels_are_what_varies_within_a_method_and_policy(tmp_path: Path):
+    for lr in (0.1, 0.01):
+        for seed in (0, 1):
+            write_run(tmp_path / f"{lr}{seed}", config(seed=seed, lr=lr))
+    labels = [run.labels for run in load(tmp_path).runs]
+    assert {tuple(x) for x in labels} == {("method", "policy", "lr")}
+    assert sorted({x["lr"] for x in labels}) == [0.01, 0.1]
+
+
+def test_unfinished_cut_off_damaged_and_failed_runs_are_told_apart(tmp_path: Path):
+    unfinished = write_run(tmp_path / "a", config(seed=0), finished=False)
+    with open(unfinished / "scores.jsonl", "a") as file:
+        file.write('{"after": 12, "scor')
+    write_run(tmp_path / "b", config(seed=1))
+    (tmp_path / "b" / "summary.json").write_text('{"RP": 0.')
+    failed = write_run(tmp_path / "c", config(seed=2), finished=False)
+    (failed / "error.json").write_text(json.dumps({"error": "RuntimeError: out of memory"}))
+    write_run(tmp_path / "d", config(seed=3))
+    results = load(tmp_path)
+    assert {r.seed: r.status for r in results.runs} == {0: "unfinished", 2: "failed", 3: "finished"}
+    assert len(results.problems) == 1
+    assert results.problems[0].startswith("b cannot be read")
+    assert results.state == "1 of 3 runs finished, 1 failed."
+    assert results.runs[0].scores is not None
+
+
+def test_plan_names_runs_and_drops_those_it_does_not_know(tmp_path: Path):
+    write_study(tmp_path)
+    known = config("ewc", "reset", 1)
+    entry = {"id": identity(known), "labels": {"method": "ewc", "policy": "reset", "row": 2}}
+    (tmp_path / "plan.json").write_text(json.dumps({"runs": [entry]}))
+    (run,) = load(tmp_path).runs
+    assert run.labels == entry["labels"]
+    assert run.config == known
+
+
+def test_ablation_rows_are_named_by_what_they_do():
+    assert policy_name(config()) == "continual"
+    changed = config()
+    changed["policy"] = {**changed["policy"], "first_moment": "ema", "second_moment": "ema"}
+    assert policy_name(changed) == "ema/ema+adjust"
+
+
+def test_missing_folder_is_named(tmp_path: Path):
+    with pytest.raises(ValueError, match="nowhere"):
+        load(tmp_path / "nowhere")
