@@ -9,7 +9,6 @@ The classes live in ``examples.py`` (tables), ``objectives.py`` (losses, scores)
 """
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -209,8 +208,7 @@ def tail_plot(sizes: Any, width: int = 60, height: int = 12) -> str:
     if not len(ordered):
         return "no task has training examples"
     width = min(width, len(ordered))
-    edges = np.linspace(0, len(ordered), width + 1).astype(int)
-    level = np.log10([ordered[a:b].mean() for a, b in pairwise(edges)])
+    level = np.log10(ordered[np.linspace(0, len(ordered), width, endpoint=False).astype(int)])
     top = max(float(level[0]), 0.1)
     bars = level / top * height
     label = len(f"{ordered[0]:,}")
