@@ -42,6 +42,9 @@ class Reporter:
 
     def update(self, moment: Moment) -> None: ...
 
+    def evaluation(self, after: int, rp: float | None) -> None:
+        """All tasks up to ``after`` (from zero) were evaluated."""
+
     def warn(self, text: str) -> None:
         """Something the user should know even with --quiet, as it changes nothing on stdout."""
         print(f"longtail: {text}", file=sys.stderr, flush=True)
@@ -78,7 +81,7 @@ class Lines(Reporter):
 
 
 class JsonLines(Reporter):
-    """One JSON object a line: event start, progress, warning, end."""
+    """One JSON object a line: event start, progress, evaluation, warning, end."""
 
     every = 1.0
 
@@ -90,6 +93,9 @@ class JsonLines(Reporter):
 
     def update(self, moment: Moment) -> None:
         self._print("progress", asdict(moment))
+
+    def evaluation(self, after: int, rp: float | None) -> None:
+        self._print("evaluation", {"after": after, "RP": rp})
 
     def warn(self, text: str) -> None:
         self._print("warning", {"text": text})

@@ -233,11 +233,14 @@ def _build(cls: type, values: dict[str, Any], table: str) -> Any:
 
 
 def stack_key(config: RunConfig) -> str:
-    """Equal for configs that may train as one stack: all but seed, policy, lr, stackable data."""
+    """Equal for configs that may train as one stack: all but seed, policy, lr, stackable data.
+
+    A task boundary reaches the whole optimizer, so policies with and without one stay apart.
+    """
     module = benchmarks.load(config.benchmark)
     tree = config.as_dict()
-    for key in ("seed", "optimizer", "policy"):
-        del tree[key]
+    del tree["seed"], tree["optimizer"]
+    tree["policy"] = tree["policy"]["boundary"]
     del tree["train"]["lr"]
     for field in getattr(module, "STACK_FIELDS", ()):
         del tree["data"][field]

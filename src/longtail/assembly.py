@@ -1,0 +1,124 @@
+"""From settings to something that can be trained: one run, or a stack of runs as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from longtail import benchmarks
+from longtail.methods import Method
+from longtail.random import Seed, derive
+from longtail.replicas import Replicas
+from longtail.settings import RunConfig, method_class, stack_key
+from longtail.tasks import TableSequence, TaskSequence, multitask, validation_share
+from longtail.training import Policy, Run
+
+
+def build_run(config: RunConfig, device: torch.device | str = "cpu") -> Run:
+    """A fresh run of one configuration."""
+    benchmark = benchmarks.load(config.benchmark).build(config.data, config.seed)
+    sequence = _sequence(benchmark, config, config.seed).to(device)
+    model = _model(benchmark, config.seed).to(device)
+    method = _method(config, model, sequence, config.seed)
+    return Run(
+        sequence,
+        model,
+        method,
+        [config.policy],
+        config.train,
+        config.seed,
+        evaluate=benchmark.evaluate,
+    )
+
+
+def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu") -> Stack:
+    """One program that trains all ``configs``; they must agree on `stack_key`."""
+    stack = Stack(configs)
+    first = stack.configs[0]
+    module = benchmarks.load(first.benchmark)
+    if hasattr(module, "build_stack"):
+        benchmark = module.build_stack([row.data for row in stack.rows], stack.seeds)
+    elif getattr(module, "STACKABLE", False):
+        benchmark = module.build(first.data, first.seed)
+    else:
+        raise ValueError(
+            f"benchmark {first.benchmark!r} cannot be stacked: run its seeds one by one"
+        )
+    seeds = torch.tensor(stack.seeds)
+    sequence = _sequence(benchmark, first, seeds).to(device)
+    models = [_model(benchmark, seed) for seed in stack.seeds]
+    model = Replicas(models, policies=len(stack.rows)).to(device)
+    method = _method(first, model, sequence, seeds.to(device))
+    stack.run = Run(
+        sequence,
+        model,
+        method,
+        stack.policies,
+        replace(first.train, lr=stack.lr),
+        seeds.to(device),
+        evaluate=benchmark.evaluate,
+    )
+    return stack
+
+
+class Stack:
+    """Which config is which replica: rows (policy, learning rate, data) by seeds.
+
+    The program trains the full grid; where ``configs`` lack a combination, it is left out of the
+    results.
+    """
+
+    run: Run
+
+    def __init__(self, configs: Sequence[RunConfig]) -> None:
+        if not configs:
+            raise ValueError("a stack needs at least one configuration")
+        keys = {stack_key(config): config for config in configs}
+        if len(keys) > 1:
+            names = " and ".join(config.id for config in list(keys.values())[:2])
+            raise ValueError(f"runs {names} differ in more than a stack allows")
+        self.configs = list(configs)
+        self.seeds = list(dict.fromkeys(config.seed for config in configs))
+        rows: dict[RunConfig, None] = {}
+        places = []
+        for config in configs:
+            row = replace(config, seed=0)
+            rows.setdefault(row)
+            places.append((list(rows).index(row), self.seeds.index(config.seed)))
+        self.rows = list(rows)
+        self.places = places
+        self.lr = max(row.train.lr for row in self.rows)
+        self.policies: list[Policy] = [
+            replace(row.policy, lr_scale=row.train.lr / self.lr if self.lr else 1.0)
+            for row in self.rows
+        ]
+
+
+def _sequence(benchmark: Any, config: RunConfig, seed: Seed) -> TaskSequence:
+    """The benchmark's tasks, with a validation share or as their union where that is asked for."""
+    sequence = benchmark.sequence
+    share = config.train.validation
+    if share > 0 and isinstance(sequence, TableSequence):
+        if sequence.segments("validation") is None:  # a benchmark may come with its own
+            sequence = validation_share(sequence, seed, share)
+    elif share > 0 and type(sequence).validation is TaskSequence.validation:
+        raise ValueError(f"train.validation = {share}, but {config.benchmark} cannot be split")
+    return multitask(sequence) if config.method == "multitask" else sequence
+
+
+def _model(benchmark: Any, seed: int) -> nn.Module:
+    """Initial weights follow from the seed alone, whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "model"))
+        return benchmark.make_model(seed)
+
+
+def _method(
+    config: RunConfig, model: nn.Module, sequence: TaskSequence, seed: int | Tensor
+) -> Method:
+    cls = method_class(config.method)
+    return cls(model, sequence.objective, seed=seed, **asdict(config.methods))

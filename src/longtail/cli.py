@@ -1,0 +1,136 @@
+"""The command line: `longtail run | study | report | data | list`.
+
+Each command is a module with ``add_arguments(parser)`` and ``main(args) -> int``. Only the one that
+was asked for is imported, so that `longtail --help` answers before torch could have been loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+COMMANDS = {
+    "run": ("longtail.commands.run", "train one method on one benchmark"),
+    "study": ("longtail.study", "execute all runs of a study file"),
+    "report": ("longtail.report", "tables, figures and a page from a folder of runs"),
+    "data": ("longtail.commands.data", "fetch or check a benchmark's files"),
+    "list": ("longtail.commands.list", "benchmarks, methods, policies, studies"),
+}
+EXAMPLES = """examples:
+  longtail list                               what there is
+  longtail run toy --method ewc               one run; calling it again resumes it
+  longtail run toy --help                     every setting of a benchmark
+  longtail study studies/table1.toml          a table of the paper
+  longtail report runs/                       tables, figures and a page of what has been run
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence and suggests the nearest flag."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[override]
+        parsed, extra = self.parse_known_args(args, namespace)
+        if extra:
+            self.error(unknown_argument(extra[0], self))
+        return parsed
+
+
+def unknown_argument(argument: str, parser: argparse.ArgumentParser) -> str:
+    if not argument.startswith("-"):
+        return f"unexpected argument {argument!r}"
+    flag = argument.partition("=")[0]
+    known = [o for action in parser._actions for o in action.option_strings]
+    near = difflib.get_close_matches(flag, known, n=1, cutoff=0.5)
+    return f"unknown flag {flag}" + (f", did you mean {near[0]}?" if near else "")
+
+
+def make_parser(command: str | None) -> Parser:
+    """The parser, with the arguments of ``command`` alone."""
+    parser = Parser(
+        prog="longtail",
+        description="Continual learning over thousands of long-tailed tasks.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for name, (module, text) in COMMANDS.items():
+        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        if name == command:
+            importlib.import_module(module).add_arguments(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code: 0, 1 (failed), 2 (bad input), 130 or 143 (stopped)."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if "" not in sys.path:  # `--method my_module:Mine` finds the user's modules
+        sys.path.insert(0, "")
+    try:
+        return _dispatch(argv)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    except KeyboardInterrupt as stop:
+        return _say(str(stop) or "stopped", 130)
+    except BrokenPipeError:  # the reader of a pipe went away, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    except ValueError as error:
+        _reraise_for_debugging()
+        return _say(str(error), 2)
+    except OSError as error:
+        _reraise_for_debugging()
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", 1)
+    except Exception as error:
+        _reraise_for_debugging()
+        text = f"{type(error).__name__}: {error}".strip().rstrip(":")
+        return _say(f"{text} (LONGTAIL_DEBUG=1 shows where)", 1)
+
+
+def _dispatch(argv: list[str]) -> int:
+    command = next((a for a in argv if not a.startswith("-")), None)
+    parser = make_parser(command if command in COMMANDS else None)
+    if command is not None and command not in COMMANDS:
+        near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(COMMANDS)}"
+        raise ValueError(f"unknown command {command!r}; {hint}")
+    if command == "run":  # its flags depend on the benchmark and the method
+        from longtail.commands.run import parse
+
+        args = parse(argv[argv.index("run") + 1 :])
+    else:
+        args = parser.parse_args(argv)
+    if getattr(args, "version", False):
+        from longtail import __version__
+
+        print(__version__)
+        return 0
+    if command is None:
+        parser.print_help()
+        return 0
+    return importlib.import_module(COMMANDS[command][0]).main(args)
+
+
+def _say(text: str, code: int) -> int:
+    print(f"longtail: {text}", file=sys.stderr)
+    return code
+
+
+def _reraise_for_debugging() -> None:
+    if os.environ.get("LONGTAIL_DEBUG"):
+        raise
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

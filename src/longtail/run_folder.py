@@ -1,0 +1,218 @@
+"""A run and its folder: claim it, resume, train, write results that compare byte for byte.
+
+======================= ============================================================
+config.toml             every setting, resolved
+tasks.json              names and sizes of the tasks
+scores.jsonl            one line per evaluation, append only
+summary.json            RP, LP, BWT, FGT and the breakdown; written last, so it marks the end
+model.safetensors       final weights
+timing.json             dates, seconds, versions, hardware; the only file that has them
+snapshot/               the last consistent states
+======================= ============================================================
+
+A stack's folder has ``stack.json`` in place of config.toml, ``runs.json`` in place of summary.json
+and ``scores.npz`` in place of scores.jsonl.
+"""
+
+from __future__ import annotations
+
+import io
+import json as jsonlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import tomli_w
+import torch
+from torch import nn
+
+from longtail.assembly import Stack, build_run, build_stack
+from longtail.files import FolderLock, write_atomic, write_json
+from longtail.machine import choose_device
+from longtail.metrics import breakdown, curve, summary
+from longtail.progress import Reporter, finite
+from longtail.progress import reporter as choose_reporter
+from longtail.random import derive
+from longtail.session import Session
+from longtail.settings import RunConfig, read_toml, stack_key
+from longtail.snapshot import seed_generators
+from longtail.training import Run
+from longtail.values import first_difference
+
+__all__ = ["execute", "execute_stack", "stack_key"]
+
+
+def execute(
+    config: RunConfig,
+    out: str | Path,
+    *,
+    quiet: bool = False,
+    json: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    snapshot_minutes: float = 2.0,
+    reporter: Reporter | None = None,
+    on_step: Callable[[Run], None] | None = None,
+) -> dict[str, Any]:
+    """Train ``config`` in the folder ``out``, or go on with it, or do nothing if it is finished.
+
+    Returns:
+        The content of summary.json.
+
+    Raises:
+        ValueError: the folder holds another configuration, or a living process holds the folder.
+        Stopped: a signal came; the state is saved.
+    """
+    out, tell = Path(out), reporter or choose_reporter(quiet, json)
+    place = choose_device(device)
+    with FolderLock(out):
+        _claim(out / "config.toml", config.as_dict(), read_toml, tomli_w.dumps)
+        if (out / "summary.json").exists():
+            result = jsonlib.loads((out / "summary.json").read_text(encoding="utf-8"))
+            tell.finish(result, str(out))
+            return result
+        with _threads(threads):
+            seed_generators(derive(config.seed, "run"))
+            run = build_run(config, place)
+            session = Session(run, out, config.as_dict(), tell, snapshot_minutes)
+            session.train(_title(config), on_step)
+            result = _run_results(run, config)
+            write_atomic(out / "model.safetensors", _weights(run.model))
+            session.write_timing()
+            write_json(out / "summary.json", result)
+    tell.finish(result, str(out))
+    return result
+
+
+def execute_stack(
+    configs: Sequence[RunConfig],
+    out: str | Path,
+    *,
+    quiet: bool = False,
+    json: bool = False,
+    device: str = "auto",
+    threads: int | None = None,
+    snapshot_minutes: float = 2.0,
+    reporter: Reporter | None = None,
+    on_step: Callable[[Run], None] | None = None,
+) -> list[dict[str, Any]]:
+    """As `execute`, for configs with one `stack_key`, trained as one program.
+
+    Returns:
+        The content of runs.json: id, config and summary of each config, in their order.
+    """
+    out, tell = Path(out), reporter or choose_reporter(quiet, json)
+    place = choose_device(device)
+    plan = {config.id: config.as_dict() for config in configs}
+    with FolderLock(out):
+        _claim(out / "stack.json", plan, _read_json, lambda tree: jsonlib.dumps(tree, indent=2))
+        if (out / "runs.json").exists():
+            return _read_json(out / "runs.json")
+        with _threads(threads):
+            seed_generators(derive(configs[0].seed, "run"))
+            stack = build_stack(configs, place)
+            session = Session(stack.run, out, {"runs": list(plan)}, tell, snapshot_minutes)
+            session.train(f"{len(configs)} runs of {configs[0].benchmark}", on_step)
+            result, arrays = _stack_results(stack)
+            file = io.BytesIO()
+            np.savez(file, allow_pickle=False, **arrays)
+            write_atomic(out / "scores.npz", file.getvalue())
+            session.write_timing()
+            write_json(out / "runs.json", result)
+    return result
+
+
+def _claim(
+    path: Path,
+    config: dict[str, Any],
+    read: Callable[[Path], dict[str, Any]],
+    dump: Callable[[dict[str, Any]], str],
+) -> None:
+    """Write the settings into a new folder; refuse one that was started with others."""
+    if not path.exists():
+        write_atomic(path, dump(config))
+        return
+    difference = first_difference(read(path), config)
+    if difference:
+        key, there, here = difference
+        raise ValueError(
+            f"{path.parent} holds another configuration: {key} is {there!r} there and {here!r} "
+            "here; choose another --out or the same settings"
+        )
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    if count is not None and count < 1:
+        raise ValueError(f"threads must be at least 1, got {count}")
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _title(config: RunConfig) -> str:
+    return f"{config.benchmark}, {config.method}, {config.optimizer}, seed {config.seed}"
+
+
+def _weights(model: nn.Module) -> bytes:
+    # Copies: tied weights share memory, which safetensors would refuse to write.
+    state = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}
+    return safetensors.torch.save(state, metadata={"format": "pt"})
+
+
+def _run_results(run: Run, config: RunConfig) -> dict[str, Any]:
+    sizes = run.sequence.train_sizes
+    return _result(summary(run.matrix), breakdown(run.matrix, sizes), run, config)
+
+
+def _result(
+    metrics: Mapping[str, Any], parts: Mapping[str, Any], run: Run, config: RunConfig
+) -> dict[str, Any]:
+    objective = run.sequence.objective
+    content = {
+        **metrics,
+        "breakdown": parts,
+        "tasks": len(run.sequence),
+        "policy": config.as_dict()["policy"],
+        "score": objective.score_name,
+        "higher_is_better": objective.higher_is_better,
+    }
+    return finite(content)
+
+
+def _stack_results(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    matrix, sequence = stack.run.matrix, stack.run.sequence
+    metrics, parts = summary(matrix), breakdown(matrix, sequence.train_sizes)
+    after, points = curve(matrix)
+    entries = []
+    for config, place in zip(stack.configs, stack.places, strict=True):
+        found = _result(_at(metrics, place), _at(parts, place), stack.run, config)
+        entries.append({"id": config.id, "config": config.as_dict(), "summary": found})
+    arrays = {
+        name: np.stack([values[place] for place in stack.places])
+        for name, values in (
+            ("own", matrix.own),
+            ("best", matrix.best),
+            ("last", matrix.last),
+            ("curve", points),
+        )
+    }
+    arrays |= {"after": after, "test_sizes": sequence.test_sizes}
+    return entries, arrays | {"train_sizes": sequence.train_sizes}
+
+
+def _at(values: Any, place: tuple[int, int]) -> Any:
+    """One replica's share of a nest of arrays [P, S]; plain numbers are everyone's."""
+    if isinstance(values, Mapping):
+        return {key: _at(value, place) for key, value in values.items()}
+    return float(values[place]) if isinstance(values, np.ndarray) else values
+
+
+def _read_json(path: Path) -> Any:
+    return jsonlib.loads(path.read_text(encoding="utf-8"))
