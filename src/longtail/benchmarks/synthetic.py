@@ -1,0 +1,267 @@
+r"""A long tail of linear regressions, made from a seed and never stored.
+
+This is the paper's synthetic study. Task t has a linear function and a kind of inputs of its own:
+
+    y = w_t · x + noise · n,        x = g_t(z),        z ~ N(0, I_l),  n ~ N(0, 1)
+    g_t(z) = A_t relu(B_t z + b_t) + a_t               a fresh random network R^l -> R^d per task
+
+so its inputs lie near an l-dimensional surface that no other task shares. The functions are
+
+    same      w_t = w_1
+    perturb   w_t = w_1      with k coordinates drawn again
+    shift     w_t = w_{t-1}  with k coordinates drawn again
+
+and the number of examples follows a power law (Pareto with an exponent, from a minimum up to a
+cap), largest task first. Sizes are drawn once, from ``size_seed``: all seeds of a study share
+them, which is what lets runs be stacked. The rest is a function of (seed, task), see
+`longtail.random`. The three settings share inputs, noise and replaced coordinates, so that they
+can be compared pair by pair, and a stack of runs that differ in ``setting`` holds an input once.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from longtail.benchmarks import Benchmark
+from longtail.random import normal, permutation, uniform
+from longtail.tasks import REGRESSION, Examples, TaskSequence, TensorExamples
+
+SETTINGS = ("same", "perturb", "shift")
+
+PAPER = "synthetic_ablation"
+TRAIN: dict[str, Any] = {
+    "optimizer": "adam",
+    "weight_decay": 0.0,
+    "batch_size": 64,
+    "epochs": 20,
+    "lr": 0.1,
+}
+METHOD_SETTINGS: dict[str, dict[str, Any]] = {}
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the sequence is made of; the defaults are the calibrated ones."""
+
+    setting: Literal["same", "perturb", "shift"] = _setting(
+        "same", "how tasks differ: same, perturb (w_1) or shift (w_{t-1})"
+    )
+    tasks: int = _setting(1000, "number of tasks")
+    d: int = _setting(100, "dimension of the inputs x")
+    l: int = _setting(2, "dimension of the latent z")  # noqa: E741
+    hidden: int = _setting(32, "hidden units of the network that makes a task's inputs")
+    k: int = _setting(1, "coordinates of w drawn again per task (perturb, shift)")
+    noise: float = _setting(0.05, "standard deviation of the noise on y")
+    exponent: float = _setting(1.6, "exponent of the Pareto law of task sizes")
+    minimum: int = _setting(5, "smallest number of training examples of a task")
+    cap: int = _setting(10_000, "largest number of training examples of a task")
+    size_seed: int = _setting(0, "seed of the task sizes, shared by all runs of a study")
+    test_fraction: float = _setting(0.2, "test examples per training example, rounded up")
+
+    def __post_init__(self) -> None:
+        if self.setting not in SETTINGS:
+            raise ValueError(f"unknown setting {self.setting!r}; known: {', '.join(SETTINGS)}")
+        for name in ("tasks", "d", "l", "hidden", "minimum"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.k <= self.d:
+            raise ValueError(f"k must lie between 0 and d = {self.d}, got {self.k}")
+        if not self.noise >= 0:
+            raise ValueError(f"noise must not be negative, got {self.noise}")
+        if not self.exponent > 0:
+            raise ValueError(f"exponent must be positive, got {self.exponent}")
+        if self.cap < self.minimum:
+            raise ValueError(f"cap must be at least minimum = {self.minimum}, got {self.cap}")
+        if not self.test_fraction > 0:
+            raise ValueError(f"test_fraction must be positive, got {self.test_fraction}")
+
+
+def task_sizes(settings: Settings) -> np.ndarray:
+    """Training examples per task, largest first: floor(minimum * u^(-1/exponent)), capped."""
+    u = 1.0 - uniform(settings.tasks, settings.size_seed, "sizes").numpy()
+    sizes = settings.minimum * u ** (-1.0 / settings.exponent)
+    return np.sort(np.minimum(sizes, settings.cap).astype(np.int64))[::-1].copy()
+
+
+def task_weights(settings: Settings, seeds: Tensor) -> Tensor:
+    """The functions w_t of every task and seed, [S, T, d]."""
+    T, d, k = settings.tasks, settings.d, settings.k
+    w = normal(d, seeds, "w")[:, None].repeat(1, T, 1)
+    if settings.setting == "same" or k == 0:
+        return w
+    previous = w[:, 0].clone()
+    for t in range(1, T):
+        chosen = permutation(d, seeds, "coordinates", t)[:, :k]
+        values = normal(k, seeds, "values", t)
+        previous.scatter_(1, chosen, values)
+        w[:, t].scatter_(1, chosen, values)
+        if settings.setting == "shift":
+            w[:, t] = previous
+    return w
+
+
+class Generated:
+    """Examples that replicas do not share, but settings do: inputs [S, n, d], targets [K, S, n].
+
+    K is the number of settings and ``kinds [P]`` the one each policy learns: a batch then has
+    inputs [S, B, d] and targets [P, S, B]; without ``kinds`` there is one setting, targets [S, B].
+    """
+
+    def __init__(self, inputs: Tensor, targets: Tensor, kinds: Tensor | None = None) -> None:
+        self.inputs, self.targets, self.kinds = inputs, targets, kinds
+        S, n, _ = inputs.shape
+        self._flat = inputs.flatten(0, 1), targets.flatten(1)
+        self._base = torch.arange(S, device=inputs.device)[:, None] * n
+        self._start, self._stop = 0, n
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __getitem__(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            rows = slice(self._start + start, self._start + stop, step)
+            x, y = self.inputs[:, rows], self.targets[..., rows]
+        else:
+            where = self._base + index.to(self._base.device)
+            rows = where.flatten()
+            x = self._flat[0].index_select(0, rows).unflatten(0, where.shape)
+            y = self._flat[1].index_select(1, rows).unflatten(1, where.shape)
+        return x, y[0] if self.kinds is None else y.index_select(0, self.kinds)
+
+    def narrow(self, start: int, stop: int) -> Generated:
+        part = Generated.__new__(Generated)
+        part.__dict__.update(self.__dict__)
+        part._start, part._stop = self._start + start, self._start + stop
+        part._base = self._base + start
+        return part
+
+    def to(self, device: torch.device | str) -> Generated:
+        kinds = None if self.kinds is None else self.kinds.to(device)
+        moved = Generated(self.inputs.to(device), self.targets.to(device), kinds)
+        return moved.narrow(self._start, self._stop)
+
+
+class SyntheticSequence(TaskSequence):
+    """The sequences of S seeds at once, under P settings that differ only in ``setting``.
+
+    With an integer seed the data have no leading dimension and the sequence is an ordinary one.
+    """
+
+    def __init__(self, settings: Sequence[Settings], seeds: int | Sequence[int]) -> None:
+        base = settings[0]
+        for other in settings:
+            if replace(other, setting=base.setting) != base:
+                raise ValueError(f"settings differ in more than 'setting': {base} and {other}")
+        self.settings, self.objective = base, REGRESSION
+        self.replicas = None if isinstance(seeds, int) else len(seeds)
+        self.names = [f"task {t}" for t in range(base.tasks)]
+        self.train_sizes = task_sizes(base)
+        self.test_sizes = np.ceil(base.test_fraction * self.train_sizes - 1e-9).astype(np.int64)
+        self.device = torch.device("cpu")
+        self.seeds = torch.tensor([seeds] if isinstance(seeds, int) else list(seeds))
+        kinds = list(dict.fromkeys(s.setting for s in settings))
+        weights = [task_weights(replace(base, setting=kind), self.seeds) for kind in kinds]
+        self._weights = torch.stack(weights)  # [K, S, T, d]
+        chosen = torch.tensor([kinds.index(s.setting) for s in settings])
+        self._kinds = None if len(kinds) == 1 else chosen
+        self._tests = Growing(self, "test", self.test_sizes)
+
+    def to(self, device: torch.device | str) -> SyntheticSequence:
+        moved = copy.copy(self)
+        moved.device = torch.device(device)
+        moved.seeds, moved._weights = self.seeds.to(device), self._weights.to(device)
+        moved._kinds = None if self._kinds is None else self._kinds.to(device)
+        moved._tests = Growing(moved, "test", self.test_sizes)
+        return moved
+
+    def train(self, i: int) -> Examples:
+        return self.examples(*self.make(i, "train", int(self.train_sizes[i])))
+
+    def test(self, i: int) -> Examples:
+        return self._tests.rows(i, i + 1)
+
+    def tests(self, upto: int) -> tuple[Examples, Tensor]:
+        sizes = torch.as_tensor(self.test_sizes[:upto], device=self.device)
+        task = torch.repeat_interleave(torch.arange(upto, device=self.device), sizes)
+        return self._tests.rows(0, upto), task
+
+    def union(self) -> Examples:
+        return Growing(self, "train", self.train_sizes).rows(0, len(self))
+
+    def make(self, t: int, part: str, n: int) -> tuple[Tensor, Tensor]:
+        """Inputs [S, n, d] and targets [K, S, n] of one part of a task."""
+        s = self.settings
+        z = normal(n * s.l, self.seeds, part, "z", t, device=self.device).unflatten(1, (n, s.l))
+        B, b = self._layer(t, "first", s.l, s.hidden)
+        A, a = self._layer(t, "second", s.hidden, s.d)
+        x = torch.baddbmm(a, torch.baddbmm(b, z, B).relu_(), A)
+        noise = s.noise * normal(n, self.seeds, part, "noise", t, device=self.device)
+        w = self._weights[:, :, t].permute(1, 2, 0)  # [S, d, K]
+        return x, torch.bmm(x, w).permute(2, 0, 1) + noise
+
+    def _layer(self, t: int, name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        """A layer's weight [S, rows, columns] and bias, as `nn.Linear` initialises them."""
+        u = uniform((rows + 1) * columns, self.seeds, name, t, device=self.device)
+        values = ((2.0 * u - 1.0) / math.sqrt(rows)).float().unflatten(1, (rows + 1, columns))
+        return values[:, :rows], values[:, rows:]
+
+    def examples(self, x: Tensor, y: Tensor) -> TensorExamples | Generated:
+        if self.replicas is None:
+            return TensorExamples(x[0], y[0, 0], self.device)
+        return Generated(x, y, self._kinds)
+
+
+class Growing:
+    """All examples of one part of a sequence as one table, made as far as they are asked for.
+
+    Test examples are read again at every evaluation, so they are kept; training examples are, for
+    multi-task training alone.
+    """
+
+    def __init__(self, sequence: SyntheticSequence, part: str, sizes: np.ndarray) -> None:
+        self.sequence, self.part, self.sizes = sequence, part, sizes
+        self.offsets: list[int] = np.concatenate(([0], np.cumsum(sizes))).tolist()
+        self.made = 0
+        self.table: TensorExamples | Generated | None = None
+
+    def rows(self, first: int, last: int) -> Examples:
+        """The examples of tasks ``first`` to ``last`` - 1."""
+        sequence = self.sequence
+        if self.table is None:
+            S, n, d = len(sequence.seeds), self.offsets[-1], sequence.settings.d
+            self.x = torch.empty(S, n, d, device=sequence.device)
+            self.y = torch.empty(len(sequence._weights), S, n, device=sequence.device)
+            self.table = sequence.examples(self.x, self.y)
+        for t in range(self.made, last):
+            rows = slice(self.offsets[t], self.offsets[t + 1])
+            self.x[:, rows], self.y[..., rows] = sequence.make(t, self.part, int(self.sizes[t]))
+        self.made = max(self.made, last)
+        return self.table.narrow(self.offsets[first], self.offsets[last])
+
+
+def make_model(d: int) -> nn.Module:
+    """f(x) = θ · x, with one number per example: [B, d] -> [B]."""
+    return nn.Sequential(nn.Linear(d, 1, bias=False), nn.Flatten(-2))
+
+
+def build(settings: Settings, seed: int) -> Benchmark:
+    """One sequence and its model."""
+    return Benchmark(SyntheticSequence([settings], seed), lambda _: make_model(settings.d))
+
+
+def build_stack(settings: Sequence[Settings], seeds: Sequence[int]) -> Benchmark:
+    """A stack: ``seeds`` along S, ``settings`` along P (entry p is what policy p learns)."""
+    return Benchmark(SyntheticSequence(settings, seeds), lambda _: make_model(settings[0].d))

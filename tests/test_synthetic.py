@@ -1,0 +1,163 @@
+"""The synthetic benchmark: its data, its settings, and stacks against single runs."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from longtail.benchmarks import synthetic
+from longtail.benchmarks.synthetic import Settings, SyntheticSequence, task_sizes, task_weights
+
+SMALL = Settings(tasks=6, d=12, l=2, hidden=5, k=2, minimum=4, cap=40)
+
+
+def settings(**changes) -> Settings:
+    return dataclasses.replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"k": 13}, "13"),
+        ({"k": -1}, "-1"),
+        ({"exponent": 0.0}, "exponent must be positive, got 0.0"),
+        ({"exponent": math.nan}, "nan"),
+        ({"noise": -0.5}, "-0.5"),
+        ({"setting": "drift"}, "'drift'; known: same, perturb, shift"),
+        ({"tasks": 0}, "tasks"),
+        ({"cap": 3}, "cap must be at least minimum = 4, got 3"),
+        ({"test_fraction": 0.0}, "test_fraction"),
+    ],
+)
+def test_wrong_settings_are_refused_with_the_value(changes, named):
+    with pytest.raises(ValueError, match=named):
+        settings(**changes)
+
+
+def test_every_setting_has_a_help_line():
+    assert all(field.metadata["help"] for field in dataclasses.fields(Settings))
+
+
+def test_sizes_follow_the_power_law_from_large_to_small():
+    law = Settings(tasks=20_000, exponent=1.5, minimum=10, cap=1_000)
+    sizes = task_sizes(law)
+    assert (np.diff(sizes) <= 0).all()
+    assert sizes.min() >= 10
+    assert sizes.max() == 1_000
+    # P(size >= s) = (minimum / s)^exponent
+    for s in (20, 100, 400):
+        expected = (10 / s) ** 1.5
+        assert (sizes >= s).mean() == pytest.approx(expected, rel=0.2)
+
+
+def test_sizes_depend_on_their_own_seed_alone():
+    one, two = SyntheticSequence([SMALL], 0), SyntheticSequence([SMALL], 1)
+    assert (one.train_sizes == two.train_sizes).all()
+    assert (task_sizes(settings(size_seed=3)) != one.train_sizes).any()
+
+
+def test_test_sets_are_proportional_to_the_task():
+    sequence = SyntheticSequence([settings(test_fraction=0.25)], 0)
+    assert (sequence.test_sizes == np.ceil(sequence.train_sizes / 4)).all()
+    assert [len(task.test) for task in sequence] == sequence.test_sizes.tolist()
+
+
+def test_functions_differ_as_the_setting_says():
+    seeds = torch.tensor([3, 4])
+    same, perturb, shift = (
+        task_weights(settings(setting=kind), seeds) for kind in synthetic.SETTINGS
+    )
+    assert (same == same[:, :1]).all()
+    assert (perturb[:, 0] == same[:, 0]).all()
+    assert ((perturb[:, 1:] != perturb[:, :1]).sum(-1) == 2).all()
+    assert ((shift[:, 1:] != shift[:, :-1]).sum(-1) == 2).all()
+    assert (shift[:, 1] == perturb[:, 1]).all()  # shared draws
+    assert (same[0] != same[1]).all()
+
+
+def test_targets_are_linear_in_the_inputs_up_to_the_noise():
+    quiet = settings(noise=0.0, setting="shift")
+    w = task_weights(quiet, torch.tensor([7]))[0]
+    for t, task in enumerate(SyntheticSequence([quiet], 7)):
+        x, y = task.train[:]
+        torch.testing.assert_close(y, x @ w[t])
+    big = settings(noise=0.3, cap=4_000, minimum=4_000, tasks=1)
+    x, y = SyntheticSequence([big], 7).train(0)[:]
+    residual = y - x @ task_weights(big, torch.tensor([7]))[0, 0]
+    assert residual.std().item() == pytest.approx(0.3, rel=0.05)
+
+
+def test_a_task_reads_the_same_again_and_its_parts_differ():
+    sequence = SyntheticSequence([SMALL], 5)
+    x, _ = sequence.train(3)[:]
+    again, _ = sequence.train(3)[:]
+    assert (x == again).all()
+    test, _ = sequence.test(3)[:]
+    assert not torch.isclose(test[0], x).all(-1).any()
+
+
+def test_inputs_look_like_those_of_a_network_with_default_initialisation():
+    wide = Settings(tasks=1, d=2_000, l=3, hidden=32, minimum=500, cap=500)
+    x, _ = SyntheticSequence([wide], 0).train(0)[:]
+    network = torch.nn.Sequential(
+        torch.nn.Linear(3, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2_000)
+    )
+    expected = network(torch.randn(500, 3, generator=torch.Generator().manual_seed(0)))
+    assert x.square().mean().item() == pytest.approx(expected.square().mean().item(), rel=0.35)
+    # an affine function of `hidden` rectified units
+    assert torch.linalg.matrix_rank(x - x.mean(0)) <= 32
+
+
+def test_a_stack_holds_what_single_runs_hold():
+    kinds = [settings(setting=kind) for kind in ("shift", "same", "shift")]
+    stack = synthetic.build_stack(kinds, [4, 9]).sequence
+    assert stack.replicas == 2
+    index = torch.tensor([[1, 0, 2], [0, 3, 1]])
+    for t in range(3):
+        x, y = stack.train(t)[index]
+        assert x.shape == (2, 3, 12)
+        assert y.shape == (3, 2, 3)
+        for p, kind in enumerate(kinds):
+            for s, seed in enumerate((4, 9)):
+                one = synthetic.build(kind, seed).sequence.train(t)
+                single_x, single_y = one[index[s]]
+                torch.testing.assert_close(x[s], single_x)
+                torch.testing.assert_close(y[p, s], single_y)
+
+
+def test_a_stack_of_one_setting_needs_no_policy_dimension():
+    stack = synthetic.build_stack([SMALL, SMALL], [1, 2, 3]).sequence
+    x, y = stack.train(0)[torch.tensor([0, 1])]
+    assert (x.shape, y.shape) == ((3, 2, 12), (3, 2))
+
+
+def test_all_tests_are_one_table():
+    sequence = synthetic.build_stack([SMALL, settings(setting="shift")], [1, 2]).sequence
+    table, task = sequence.tests(4)
+    assert len(table) == len(task) == sequence.test_sizes[:4].sum()
+    rows = task == 2
+    x, y = table[torch.nonzero(rows).squeeze(1)]
+    own_x, own_y = sequence.test(2)[:]
+    assert (x == own_x).all()
+    assert (y == own_y).all()
+
+
+def test_union_is_every_training_example():
+    sequence = SyntheticSequence([SMALL], 2)
+    x, y = sequence.union()[:]
+    assert len(y) == sequence.train_sizes.sum()
+    first = sequence.train_sizes[0]
+    assert (x[first : first + sequence.train_sizes[1]] == sequence.train(1)[:][0]).all()
+
+
+def test_settings_of_a_stack_differ_in_setting_only():
+    with pytest.raises(ValueError, match="differ in more than"):
+        synthetic.build_stack([SMALL, settings(noise=0.2)], [0])
+
+
+def test_the_model_gives_one_number_per_example():
+    model = synthetic.make_model(12)
+    assert model(torch.zeros(5, 12)).shape == (5,)
+    assert sum(p.numel() for p in model.parameters()) == 12
