@@ -1,0 +1,76 @@
+"""WordNet's dictionary files: every sense with its gloss; other versions and cut files refused."""
+
+from pathlib import Path
+
+import pytest
+
+from longtail.benchmarks import wordnet
+from longtail.benchmarks.wordnet import read_wordnet
+
+GLOSSES = {
+    "noun": ["a small rodent", "a hand-operated device"],
+    "verb": ["go stealthily"],
+    "adj": ["all taken one by one"],
+    "adv": ["not at all"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    offsets: dict[str, list[int]] = {}
+    for pos, glosses in GLOSSES.items():
+        text = "  1 licence\n"
+        for gloss in glosses:
+            offsets.setdefault(pos, []).append(len(text))
+            text += f"{len(text):08d} 05 n 01 word 0 000 | {gloss}  \n"
+        (tmp_path / f"data.{pos}").write_text(text)
+    lines = [
+        f"each%5:00:00:all:00 {offsets['adj'][0]:08d} 1 9",
+        f"mouse%1:05:00:: {offsets['noun'][0]:08d} 1 14",
+        f"mouse%1:06:00:: {offsets['noun'][1]:08d} 4 0",
+        f"mouse%2:38:00:: {offsets['verb'][0]:08d} 1 0",
+    ]
+    (tmp_path / "index.sense").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(wordnet, "SENSES_OF_3_0", len(lines))
+    return tmp_path
+
+
+def test_senses_come_with_their_glosses(folder: Path) -> None:
+    senses = read_wordnet(folder).senses["mouse"]
+    assert [s.gloss for s in senses] == [
+        "a small rodent",
+        "a hand-operated device",
+        "go stealthily",
+    ]
+    assert [s.pos for s in senses] == ["noun", "noun", "verb"]
+    assert len(read_wordnet(folder, words={"each"})) == 1
+
+
+def test_lookup_forgives_markers_and_falls_back_to_the_number(folder: Path) -> None:
+    words = read_wordnet(folder)
+    marked = words.lookup("each", "5:00:00:all(a):00", 1)
+    assert marked is not None
+    assert marked.gloss == "all taken one by one"
+    by_number = words.lookup("mouse", "1:99:99::", 4)
+    assert by_number is not None
+    assert by_number.key == "1:06:00::"
+    assert words.lookup("mouse", "4:02:00::", 1) is None
+
+
+def test_wrong_versions_and_broken_files_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "data.verb").write_text("cut")
+    with pytest.raises(ValueError, match=r"data\.verb: no synset at byte"):
+        read_wordnet(folder)
+    monkeypatch.setattr(wordnet, "SENSES_OF_3_0", 5)
+    with pytest.raises(ValueError, match="has 4 senses"):
+        read_wordnet(folder)
+    (folder / "index.sense").write_text("mouse 12\n")
+    with pytest.raises(ValueError, match=r"index\.sense, line 1"):
+        read_wordnet(folder)
+    (folder / "data.adv").unlink()
+    with pytest.raises(ValueError, match=r"lacks data\.adv"):
+        read_wordnet(folder)
+    with pytest.raises(ValueError, match="No such folder"):
+        read_wordnet(folder / "absent")
