@@ -1,8 +1,8 @@
-"""Algorithm 1 of the paper, line by line, in float64, with NumPy: slow, obvious, and what tests trust.
+"""Algorithm 1 of the paper, line by line, in float64: slow, obvious, and what tests trust.
 
-It shares no code with the optimizer. One object is one parameter. The comments carry the paper's lines;
-``first_moment`` and ``second_moment`` are the rows of its Table 1: "reset" (start again), "ema" (keep the
-moving average), "task" (average over tasks).
+It shares no code with the optimizer. One object is one parameter. The comments carry the paper's
+lines; ``first_moment`` and ``second_moment`` are the rows of its Table 1: "reset" (start again),
+"ema" (keep the moving average), "task" (average over tasks).
 """
 
 from dataclasses import dataclass
@@ -77,6 +77,6 @@ class Reference:
             self.v = np.zeros_like(self.v)
 
     def _corrected(self, t: int) -> tuple[Array, Array]:
-        # A kept first moment starts its bias correction again; a kept second moment goes on counting.
+        # A kept first moment restarts its bias correction; a kept second moment counts on.
         steps_of_v = t + self.c if self.second_moment == "ema" else t
         return self.m / (1 - self.beta1**t), self.v / (1 - self.beta2**steps_of_v)
