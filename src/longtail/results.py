@@ -200,6 +200,8 @@ def load(folder: Path) -> Results:
         try:
             if "runs.json" in files:
                 runs = _read_stack(path)
+            elif "stack.json" in files:
+                runs = _read_begun_stack(path)
             elif "config.toml" in files:
                 runs = [_read_run(path, files)]
             else:
@@ -243,6 +245,14 @@ def _read_stack(folder: Path) -> list[Result]:
         )
         for i, entry in enumerate(entries)
     ]
+
+
+def _read_begun_stack(folder: Path) -> list[Result]:
+    """The runs of a stack that has not come to its end."""
+    error = _json(folder / "error.json", {}).get("error")
+    status = "failed" if error else "unfinished"
+    members = json.loads((folder / "stack.json").read_text(encoding="utf-8"))
+    return [Result(i, folder, config, status, error=error) for i, config in members.items()]
 
 
 def _identity(config: dict[str, Any]) -> str:

@@ -1,9 +1,55 @@
-"""Expand a study file to runs and execute those that are not finished."""
+"""A study file: what it may say, and the runs it stands for.
+
+    name = "my_study"                       # default: the file's name
+    benchmark = "synthetic"
+    methods = ["finetune", "ewc"]
+    optimizers = ["continual", "reset"]     # or [[policies]], named ablation rows
+    seeds = "0-9"                           # or [0, 1, 5]
+    stack = true                            # train runs as one program where the benchmark can
+
+    [data]                                  # fixed settings, as in a run's config.toml
+    tasks = 1000
+    [train]
+    lr = 0.1
+    [method]
+    buffer = 200                            # for every method that has this setting
+    [method.ewc]
+    strength = 2.0                          # for one
+
+    [grid]                                  # every combination
+    "data.setting" = ["same", "perturb", "shift"]
+
+    [[policies]]                            # in place of `optimizers`
+    name = "both kept"                      # further keys (row = 9) become columns of the table
+    first_moment = "task"
+    second_moment = "task"
+    beta3 = 0.0
+
+    [select]                                # report only the best value, by validation score
+    key = "train.lr"
+
+    [resources]                             # per run, for a cluster
+    cpus = 1
+    gpus = 0.25
+
+    [report]                                # see docs/report.md
+    title = "My study"
+
+Every run has an id, a hash of its resolved settings, so that adding a seed or a method later
+computes only what is new.
+"""
 
 from __future__ import annotations
 
 import argparse
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from longtail.settings import POLICY_FIELDS, RunConfig, flatten, options, read_toml, resolve
+from longtail.values import unknown
 
 EXAMPLES = """examples:
   longtail study studies/table1.toml --dry-run            the runs it stands for, and an estimate
@@ -11,13 +57,200 @@ EXAMPLES = """examples:
   longtail study my.toml --only 'method=derpp' --jobs 4   some of the runs, in four processes
   longtail study my.toml --engine ray --address auto      the same runs on a Ray cluster
 """
+KEYS = (
+    "name", "benchmark", "methods", "optimizers", "seeds", "stack", "data", "train", "method",
+    "grid", "policies", "select", "resources", "report",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file, read and checked."""
+
+    name: str
+    benchmark: str
+    methods: list[str]
+    policies: list[dict[str, Any]]
+    seeds: list[int]
+    fixed: dict[str, Any]  # data.* and train.*
+    method_settings: dict[str, Any]
+    grid: dict[str, list[Any]]
+    stack: bool = True
+    select: dict[str, Any] = field(default_factory=dict)
+    resources: dict[str, float] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a study: its settings, and what the study calls it."""
+
+    config: RunConfig
+    labels: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return self.config.id
+
+
+def read(path: Path, seeds: str | None = None) -> Study:
+    """Reads a study file; `ValueError` names what is wrong with it."""
+    tree = read_toml(path)
+    for key in tree:
+        if key not in KEYS:
+            raise unknown("key of a study file", key, KEYS)
+    if "benchmark" not in tree:
+        raise ValueError(f"{path} names no benchmark")
+    methods = tree.get("methods", ["finetune"])
+    if not isinstance(methods, list) or not methods:
+        hint = "; settings of methods go into [method]" if isinstance(methods, dict) else ""
+        raise ValueError(f"methods must be a list of names, got {methods!r}{hint}")
+    study = Study(
+        name=str(tree.get("name", path.stem)),
+        benchmark=tree["benchmark"],
+        methods=methods,
+        policies=_policies(tree),
+        seeds=parse_seeds(seeds if seeds is not None else tree.get("seeds", [0])),
+        fixed=flatten({k: tree.get(k, {}) for k in ("data", "train")}),
+        method_settings=tree.get("method", {}),
+        grid=_grid(tree.get("grid", {})),
+        stack=bool(tree.get("stack", True)),
+        select=tree.get("select", {}),
+        resources=tree.get("resources", {}),
+        report=tree.get("report", {}),
+    )
+    if study.select and study.select.get("key") not in study.grid:
+        raise ValueError(f"select.key = {study.select.get('key')!r} is not a key of [grid]")
+    return study
+
+
+def _policies(tree: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Named rows: those of [[policies]], else one for every optimizer policy."""
+    rows = tree.get("policies")
+    if rows is None:
+        return [{"name": o, "optimizer": o} for o in tree.get("optimizers", ["continual", "reset"])]
+    for row in rows:
+        if "name" not in row:
+            raise ValueError(f"a row of [[policies]] has no name: {row}")
+    names = [row["name"] for row in rows]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two rows of [[policies]] are called {twice!r}")
+    return list(rows)
+
+
+def _grid(tree: Mapping[str, Any]) -> dict[str, list[Any]]:
+    found = flatten(tree)
+    for key, values in found.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"grid.{key} must be a list of values, got {values!r}")
+    return found
+
+
+def parse_seeds(value: Any) -> list[int]:
+    """Seeds from a list, a number or a text such as "0-4, 7".
+
+    >>> parse_seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value]
+    if isinstance(value, list) and value and all(type(v) is int for v in value):
+        return list(dict.fromkeys(value))
+    if not isinstance(value, str):
+        raise ValueError(f"seeds must be a list of integers or a text like '0-9', got {value!r}")
+    found: list[int] = []
+    for part in value.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ValueError(f"seeds must look like 0-9 or 0,3,7, got {value!r}")
+        found += range(int(first), int(last if dash else first) + 1)
+    return list(dict.fromkeys(found))
+
+
+def expand(study: Study) -> list[Planned]:
+    """The runs, in the order of the file: policies, methods and grid outside, seeds inside."""
+    found: dict[str, Planned] = {}
+    for method in study.methods:
+        for policy in _policies_of(study, method):
+            for config, labels in _combinations(study, method, policy):
+                for seed in study.seeds:
+                    planned = Planned(
+                        resolve(study.benchmark, flags={**config, "seed": seed}), labels
+                    )
+                    found.setdefault(planned.id, planned)
+    return list(found.values())
+
+
+def _policies_of(study: Study, method: str) -> Iterable[dict[str, Any]]:
+    """Rows for this method; multi-task training has one task, so its policies are all the same."""
+    rows = [r for r in study.policies if method in r.get("methods", study.methods)]
+    named = [r for r in rows if "methods" in r]
+    if method != "multitask" or named:
+        return named if method == "multitask" else rows
+    return [{"name": "reset", "optimizer": "reset"}]
+
+
+def _combinations(
+    study: Study, method: str, policy: Mapping[str, Any]
+) -> Iterable[tuple[dict[str, Any], dict[str, Any]]]:
+    optimizer = policy.get("optimizer", "continual")
+    known = {o.key for o in options(study.benchmark, method, optimizer)}
+    fixed = {"method": method, "optimizer": optimizer, **study.fixed}
+    fixed |= {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
+    fixed |= _settings_of(study, method, known)
+    labels: dict[str, Any] = {"method": method, "policy": str(policy["name"])}
+    labels |= {
+        k: v
+        for k, v in policy.items()
+        if k not in ("name", "optimizer", "methods", "beta3", "boundary")
+    }
+    if "beta3" in policy:
+        labels["lr_adjust"] = policy["beta3"] > 0
+    # A method without the setting (finetune and a buffer's size) has one run, not several.
+    grid = {k: v for k, v in study.grid.items() if k in known or not k.startswith("methods.")}
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, values, strict=True))
+        named = {k.rpartition(".")[2]: v for k, v in chosen.items()}
+        yield {**fixed, **chosen}, {**labels, **named}
+
+
+def _settings_of(study: Study, method: str, known: set[str]) -> dict[str, Any]:
+    found = {}
+    for key, value in study.method_settings.items():
+        if not isinstance(value, dict):
+            if f"methods.{key}" in known:
+                found[f"methods.{key}"] = value
+        elif key == method:
+            found |= {f"methods.{k}": v for k, v in value.items()}
+    return found
+
+
+def matching(runs: list[Planned], conditions: list[str]) -> list[Planned]:
+    """Runs that meet all of `key=value[,value...]`; keys are labels, seed, or dotted settings."""
+    for text in conditions:
+        key, equals, wanted = text.partition("=")
+        key, values = key.strip(), {v.strip() for v in wanted.split(",")}
+        if not equals:
+            raise ValueError(f"--only takes key=value, got {text!r}")
+        if key == "seed":
+            values = {str(s) for s in parse_seeds(wanted)}
+        known = {k for run in runs for k in _named(run)}
+        if runs and key not in known:
+            raise unknown("key of --only", key, known)
+        runs = [run for run in runs if str(_named(run).get(key)) in values]
+    return runs
+
+
+def _named(run: Planned) -> dict[str, Any]:
+    return {**flatten(run.config.as_dict()), **run.labels, "seed": run.config.seed}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", type=Path, help="study file (TOML)")
-    parser.add_argument("--out", type=Path, help="study folder (default: runs/<name of the file>)")
+    parser.add_argument("--out", type=Path, help="study folder (default: runs/<name of the study>)")
     parser.add_argument("--dry-run", action="store_true", help="print the runs, execute nothing")
     parser.add_argument(
         "--only",
@@ -28,13 +261,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", help="other seeds than the file's, such as 0-4 or 0,3,7")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="local processes")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 (default: auto)")
     parser.add_argument("--engine", choices=["local", "ray"], default="local")
     parser.add_argument("--address", help="Ray cluster, such as auto (default: start a local one)")
     parser.add_argument(
         "--storage",
         choices=["shared", "fetch"],
         default="shared",
-        help="with Ray: the study folder is on storage all workers share, or files are fetched back",
+        help="with Ray: the study folder is on storage all workers share, or is fetched back",
+    )
+    parser.add_argument(
+        "--snapshot-minutes", type=float, default=2.0, metavar="M", help="time between snapshots"
     )
     parser.add_argument("--no-report", action="store_true", help="leave out tables and page")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
@@ -42,4 +279,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    raise NotImplementedError
+    from longtail.execution import run
+
+    return run(args)

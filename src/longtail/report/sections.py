@@ -148,10 +148,11 @@ def statistics_section(tests: list[dict[str, Any]], table: Table) -> str:
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
     first, second = tests[0]["pair"]
     few = max(t["n"] for t in tests)
+    bound = f"With {few} seed{'s' * (few != 1)} p cannot be below {2 / 2.0**few:.2g}."
     note = (
         f"{escape(first)} minus {escape(second)}, paired by seed: exact sign-flip test, interval "
-        " from Student's t, Hedges' g of the paired differences, Holm's correction over "
-        f"the rows of a metric. With {few} seed{'s' * (few != 1)} p cannot be below {2 / 2.0**few:.2g}."
+        "from Student's t, Hedges' g of the paired differences, Holm's correction over the rows of "
+        f"a metric. {bound}"
     )
     return (
         f'<p class="soft">{note}</p><div class="scroll"><table><thead><tr>{head}</tr></thead>'

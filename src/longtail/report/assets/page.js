@@ -2,7 +2,7 @@
 // The plots are Bokeh's; this file only connects them to the page's own, keyboard-friendly controls.
 const $ = (id) => document.getElementById(id);
 const plots = {}; // id of the element -> Bokeh model
-const PAGE = 50;
+const PAGE = matchMedia("(max-width: 40rem)").matches ? 15 : 50;
 
 function element(tag, text, attributes = {}) {
   const e = document.createElement(tag);
@@ -116,8 +116,8 @@ function options(select, data, chosen) {
 
 function taskTable(data) {
   const columns = [
-    ["name", "Task"], ["place", "Place"], ["train", "Training examples"], ["test", "Test examples"],
-    ["own", "When learned"], ["best", "Best"], ["last", "Final"], ["change", "Final − learned"],
+    ["name", "Task"], ["place", "Place"], ["train", "Training"], ["test", "Test"],
+    ["own", "When learned"], ["best", "Best"], ["last", "Final"], ["change", "Final minus learned"],
   ];
   let sort = "place", up = true, page = 0, rows = [], names = [];
   const unit = () => data.units[Number($("unit").value)];
@@ -154,7 +154,7 @@ function taskTable(data) {
       const tr = element("tr", null);
       shown.forEach((values, c) => {
         const v = at(values, i);
-        tr.append(c ? element("td", number(v), [3, 5].includes(c) ? {class: "wide"} : {}) : element("th", v, {scope: "row"}));
+        tr.append(c ? element("td", number(v), [1, 3, 5].includes(c) ? {class: "wide"} : {}) : element("th", v, {scope: "row"}));
       });
       return tr;
     }));
@@ -168,7 +168,7 @@ function taskTable(data) {
 
   const head = $("tasks-head");
   columns.forEach(([key, text], c) => {
-    const th = element("th", null, {scope: "col", class: c === 0 ? "text" : [3, 5].includes(c) ? "wide" : ""});
+    const th = element("th", null, {scope: "col", class: c === 0 ? "text" : [1, 3, 5].includes(c) ? "wide" : ""});
     const button = element("button", text, {type: "button", "data-sort": key});
     button.addEventListener("click", () => {
       up = sort === key ? !up : key === "name" || key === "place";

@@ -1,0 +1,205 @@
+"""What executes a study's jobs: this process, or several processes on this machine.
+
+An engine is a function `run(jobs, out, options, overview) -> None`. It reports every job's start,
+progress and end to the overview; a failed job does not stop the others. On Ctrl-C running jobs save
+their state, and `KeyboardInterrupt` is raised once they have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from longtail.jobs import Job, Options, perform, record_failure
+from longtail.overview import Overview
+from longtail.progress import Moment, Reporter
+
+Send = Callable[[str, dict[str, Any]], None]
+
+
+class Forward(Reporter):
+    """Passes what a run says on to the study's overview."""
+
+    every = 0.5
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.rp: float | None = None
+
+    def update(self, moment: Moment) -> None:
+        self.send("progress", asdict(moment))
+
+    def warn(self, text: str) -> None:
+        self.send("warning", {"text": text})
+
+    def finish(self, summary: Any, out: str) -> None:
+        self.rp = summary.get("RP")
+
+
+def attempt(job: Job, out: Path, options: Options, send: Send) -> None:
+    """One job from start to end, wherever it runs."""
+    send("start", {})
+    tell = Forward(send)
+    error = perform(job, out, options, tell)
+    if error is None:
+        send("finished", {"rp": tell.rp})
+    else:
+        send("failed", {"error": error})
+
+
+def run_here(jobs: Sequence[Job], out: Path, options: Options, overview: Overview) -> None:
+    """One after the other in this process."""
+    for job in jobs:
+
+        def send(kind: str, content: dict[str, Any], job: Job = job) -> None:
+            overview.event(kind, job, content)
+
+        try:
+            attempt(job, out, options, send)
+        except KeyboardInterrupt:
+            overview.event("stopped", job, {})
+            raise
+
+
+class _Worker:
+    """A process that takes one job at a time."""
+
+    def __init__(self, slot: int, workers: int, out: Path, options: Options) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.job: Job | None = None
+        self.process = context.Process(
+            target=_work, args=(theirs, slot, workers, out, options, list(sys.path)), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def give(self, job: Job) -> None:
+        self.job = job
+        self.pipe.send(job)
+
+
+def run_local(
+    jobs: Sequence[Job], out: Path, options: Options, overview: Overview, workers: int
+) -> None:
+    """In `workers` processes, each pinned to its share of the cores."""
+    waiting = deque(jobs)
+    workers = min(workers, len(jobs))
+    slots = [_Worker(i, workers, out, options) for i in range(workers)]
+    with _Stop() as stop:
+        while True:
+            for worker in slots:
+                if worker.job is None and waiting and not stop.asked:
+                    worker.give(waiting.popleft())
+            busy = [worker for worker in slots if worker.job is not None]
+            if not busy:
+                break
+            stop.forward([w.process.pid for w in busy if w.process.pid is not None])
+            ready = wait([w.pipe for w in busy] + [w.process.sentinel for w in busy], timeout=0.2)
+            for i, worker in enumerate(slots):
+                said = worker.pipe in ready or worker.process.sentinel in ready
+                if said and not _listen(worker, out, overview) and waiting and not stop.asked:
+                    slots[i] = _Worker(i, workers, out, options)
+    for worker in slots:
+        worker.pipe.close()  # the process reads the end of its pipe and leaves
+    for worker in slots:
+        worker.process.join(timeout=10)
+    if stop.asked:
+        raise KeyboardInterrupt(overview.summary())
+
+
+def _listen(worker: _Worker, out: Path, overview: Overview) -> bool:
+    """Passes on what a worker said; False when it is no more."""
+    try:
+        while worker.job is not None and worker.pipe.poll():
+            kind, content = worker.pipe.recv()
+            overview.event(kind, worker.job, content)
+            if kind in ("finished", "failed", "stopped"):
+                worker.job = None
+    except (EOFError, OSError):
+        worker.process.join(timeout=10)
+        if worker.job is not None:
+            error = f"its process died with exit code {worker.process.exitcode}"
+            record_failure(out / worker.job.folder, error)
+            overview.event("failed", worker.job, {"error": error})
+            worker.job = None
+        return False
+    return True
+
+
+class _Stop:
+    """Ctrl-C as a request: forwarded to the workers, once for each time it is pressed."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._told = 0
+        self._before: Any = None
+
+    def __enter__(self) -> _Stop:
+        if threading.current_thread() is threading.main_thread():
+            self._before = [signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            for number, handler in zip((signal.SIGINT, signal.SIGTERM), self._before, strict=True):
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.asked += 1
+
+    def forward(self, processes: Sequence[int]) -> None:
+        while self._told < self.asked:
+            self._told += 1
+            for process in processes:
+                os.kill(process, signal.SIGINT)
+
+
+def _work(
+    pipe: Connection, slot: int, workers: int, out: Path, options: Options, path: list[str]
+) -> None:
+    """A worker's whole life. Its own process group keeps the terminal's Ctrl-C to the parent."""
+    os.setpgrp()
+    sys.path[:] = path
+    options = _pin(slot, workers, options)
+
+    def send(kind: str, content: dict[str, Any]) -> None:
+        try:
+            pipe.send((kind, content))
+        except OSError:  # the parent is gone: save and stop, as if asked to
+            signal.raise_signal(signal.SIGINT)
+
+    while True:
+        try:
+            job = pipe.recv()
+            attempt(job, out, options, send)
+        except KeyboardInterrupt:
+            send("stopped", {})
+        except (EOFError, OSError):
+            return
+
+
+def _pin(slot: int, workers: int, options: Options) -> Options:
+    """Cores `slot`, `slot + workers`, ... of those this process may use, and a GPU in turn."""
+    import torch
+
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    mine = cores[slot::workers] or cores[slot % max(len(cores), 1) :][:1]
+    if mine:
+        os.sched_setaffinity(0, mine)
+    threads = options.threads or max(1, len(mine))
+    device = options.device
+    if device == "auto" and torch.cuda.device_count() > 1:
+        device = f"cuda:{slot % torch.cuda.device_count()}"
+    return dataclasses.replace(options, threads=threads, device=device)

@@ -1,0 +1,158 @@
+"""`longtail study`: plan, execute what is not finished, report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from longtail.files import FolderLock, write_json
+from longtail.jobs import Job, Options, finished_ids, make_jobs, name
+from longtail.overview import Overview, overview
+from longtail.study import Planned, Study, expand, matching, read
+
+MOST_SHOWN = 200
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0 when all wanted runs are finished, 1 when one failed."""
+    if args.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
+    study = read(args.file, args.seeds)
+    planned = expand(study)
+    wanted = matching(planned, args.only)
+    if not wanted:
+        raise ValueError(f"no run of {args.file} matches {' '.join(args.only)}")
+    out = args.out or Path("runs") / study.name
+    earlier = _read_plan(out).get("stacks", {})
+    jobs = make_jobs(wanted, out, stack=study.stack, earlier=earlier)
+    if args.dry_run:
+        return dry_run(study, wanted, jobs, out, args)
+    with FolderLock(out):
+        shutil.copyfile(args.file, out / "study.toml")
+        write_json(out / "plan.json", make_plan(study, args.file, planned, jobs, earlier))
+        done = len(wanted) - sum(len(job.configs) for job in jobs)
+        shown = overview(jobs, done, quiet=args.quiet, as_json=args.json)
+        if jobs:
+            execute_jobs(jobs, out, study, args, shown)
+    return conclude(out, shown, args)
+
+
+def make_plan(
+    study: Study,
+    file: Path,
+    planned: list[Planned],
+    jobs: list[Job],
+    earlier: dict[str, list[str]],
+) -> dict[str, Any]:
+    """What the report needs to know, and which runs share a stack."""
+    stacks = {job.id: [c.id for c in job.configs] for job in jobs if job.stacked}
+    return {
+        "name": study.name,
+        "file": file.name,
+        "report": study.report,
+        "select": study.select,
+        "runs": [{"id": run.id, "labels": run.labels} for run in planned],
+        "stacks": {**earlier, **stacks},
+    }
+
+
+def _read_plan(out: Path) -> dict[str, Any]:
+    try:
+        return json.loads((out / "plan.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def execute_jobs(
+    jobs: list[Job], out: Path, study: Study, args: argparse.Namespace, shown: Overview
+) -> None:
+    cpus = study.resources.get("cpus")
+    options = Options(args.device, int(cpus) if cpus else None, args.snapshot_minutes)
+    with shown:
+        if args.engine == "ray":
+            from longtail.cluster import run_ray
+
+            run_ray(
+                jobs,
+                out,
+                options,
+                shown,
+                study.resources,
+                address=args.address,
+                storage=args.storage,
+            )
+        elif args.jobs > 1 and len(jobs) > 1:
+            from longtail.engines import run_local
+
+            run_local(jobs, out, options, shown, args.jobs)
+        else:
+            from longtail.engines import run_here
+
+            run_here(jobs, out, options, shown)
+
+
+def conclude(out: Path, shown: Overview, args: argparse.Namespace) -> int:
+    """The summary, the failures and the report."""
+    failed = [(job, s) for job in shown.jobs if (s := shown.states[job.id]).status == "failed"]
+    if not args.json:
+        for job, state in failed:
+            where = out / job.folder / "error.json"
+            print(f"longtail: {job.name} failed: {state.error} ({where})", file=sys.stderr)
+        if not args.quiet:
+            print(shown.summary())
+    if not args.no_report:
+        from longtail.report.command import show, write
+        from longtail.results import load
+
+        results = load(out)
+        written = write(results, out)
+        if not args.json:
+            show(results, written, Console(), quiet=args.quiet)
+    return 1 if failed else 0
+
+
+def dry_run(
+    study: Study, wanted: list[Planned], jobs: list[Job], out: Path, args: argparse.Namespace
+) -> int:
+    """Every run with its id and state, then what executing the rest would take."""
+    done = finished_ids(out)
+    of = {config.id: job for job in jobs for config in job.configs}
+    if args.json:
+        for run in wanted:
+            job = of.get(run.id)
+            entry = {
+                "id": run.id,
+                **run.labels,
+                "seed": run.config.seed,
+                "finished": run.id in done,
+            }
+            print(json.dumps({**entry, "folder": job.folder if job else None}))
+        return 0
+    table = Table(box=None, pad_edge=False)
+    for head in ("id", "run", "state"):
+        table.add_column(head)
+    for run in wanted[:MOST_SHOWN]:
+        job = of.get(run.id)
+        state = "finished" if job is None else f"in stack {job.id}" if job.stacked else "to do"
+        table.add_row(run.id, Text(name(run)), state)
+    console = Console()
+    console.print(table)
+    if len(wanted) > MOST_SHOWN:
+        console.print(f"and {len(wanted) - MOST_SHOWN} more (all of them with --json)")
+    stacks = sum(job.stacked for job in jobs)
+    count = sum(len(job.configs) for job in jobs)
+    text = f"{len(wanted)} runs, {len(wanted) - count} finished; to do: {count} runs in {stacks} "
+    console.print(Text(text + f"stacks and {len(jobs) - stacks} single runs, below {out}"))
+    if jobs and not args.quiet:
+        from longtail.estimate import estimate
+
+        console.print(Text(estimate(jobs, args.jobs, args.device)))
+    return 0

@@ -1,0 +1,148 @@
+"""From the runs of a study to jobs: what is finished, what shares a stack, what one job does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longtail import benchmarks
+from longtail.files import write_json
+from longtail.progress import Reporter
+from longtail.run_folder import execute, execute_stack
+from longtail.settings import RunConfig, stack_key
+from longtail.study import Planned
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run in `runs/<id>`, or several that train as one program in `stacks/<id>`."""
+
+    id: str
+    folder: str  # relative to the study's
+    configs: tuple[RunConfig, ...]
+    name: str
+
+    @property
+    def stacked(self) -> bool:
+        return self.folder.startswith("stacks/")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How jobs are executed; none of it changes a score."""
+
+    device: str = "auto"
+    threads: int | None = None
+    snapshot_minutes: float = 2.0
+
+
+def finished_ids(out: Path) -> set[str]:
+    """Ids of the runs that need not be computed again."""
+    found = {path.parent.name for path in out.glob("runs/*/summary.json")}
+    for path in out.glob("stacks/*/runs.json"):
+        found |= {entry["id"] for entry in json.loads(path.read_text(encoding="utf-8"))}
+    return found
+
+
+def make_jobs(
+    runs: Sequence[Planned], out: Path, *, stack: bool, earlier: Mapping[str, list[str]]
+) -> list[Job]:
+    """Jobs for all that is not finished.
+
+    Args:
+        runs: the runs wanted.
+        out: the study's folder.
+        stack: train runs as one program where the benchmark can.
+        earlier: stacks that were begun before, {stack id: run ids}. They go on as they are, since
+            their snapshots fit no other set of runs.
+    """
+    done = finished_ids(out)
+    missing = {run.id: run for run in runs if run.id not in done}
+    jobs: list[Job] = []
+    for identity, members in earlier.items():
+        begun = (out / "stacks" / identity / "snapshot").is_dir()
+        if begun and all(member in missing for member in members):
+            jobs.append(_stack([missing.pop(member) for member in members], identity))
+    single: list[Planned] = []
+    for group in _stackable(missing.values()) if stack else [list(missing.values())]:
+        if len(group) > 1 and stack:
+            jobs.append(_stack(group))
+        else:
+            single += group
+    jobs += [Job(run.id, f"runs/{run.id}", (run.config,), name(run)) for run in single]
+    order = {run.id: i for i, run in enumerate(runs)}
+    return sorted(jobs, key=lambda job: order[job.configs[0].id])
+
+
+def _stackable(runs: Iterable[Planned]) -> list[list[Planned]]:
+    """Groups that may train as one program, each a full product of variants and seeds.
+
+    A stack trains every variant (policy, learning rate, data) with every seed; grouping variants
+    by the seeds they lack leaves no replica to train in vain.
+    """
+    alike: dict[str, dict[str, list[Planned]]] = {}
+    alone: list[list[Planned]] = []
+    for run in runs:
+        module = benchmarks.load(run.config.benchmark)
+        if not (hasattr(module, "build_stack") or getattr(module, "STACKABLE", False)):
+            alone.append([run])
+            continue
+        variant = {k: v for k, v in run.config.as_dict().items() if k != "seed"}
+        key = json.dumps(variant, sort_keys=True)
+        alike.setdefault(stack_key(run.config), {}).setdefault(key, []).append(run)
+    groups = list(alone)
+    for variants in alike.values():
+        by_seeds: dict[tuple[int, ...], list[Planned]] = {}
+        for members in variants.values():
+            seeds = tuple(sorted(run.config.seed for run in members))
+            by_seeds.setdefault(seeds, []).extend(members)
+        groups += by_seeds.values()
+    return groups
+
+
+def _stack(runs: list[Planned], identity: str | None = None) -> Job:
+    ids = "\n".join(run.id for run in runs)
+    identity = identity or hashlib.sha256(ids.encode()).hexdigest()[:12]
+    configs = tuple(run.config for run in runs)
+    methods = sorted({run.config.method for run in runs})
+    return Job(identity, f"stacks/{identity}", configs, f"{len(runs)} runs, {' '.join(methods)}")
+
+
+def name(run: Planned) -> str:
+    labels = {k: v for k, v in run.labels.items() if k not in ("method", "policy", "row")}
+    rest = "".join(f", {k} {v}" for k, v in labels.items())
+    return f"{run.labels['method']} {run.labels['policy']}{rest}, seed {run.config.seed}"
+
+
+def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None:
+    """Executes a job; an error is recorded in error.json and returned as one line.
+
+    A request to stop (`Stopped`) passes through: the state is saved and the job is not failed.
+    """
+    folder = out / job.folder
+    try:
+        keywords: dict[str, Any] = {
+            "device": options.device,
+            "threads": options.threads,
+            "snapshot_minutes": options.snapshot_minutes,
+            "reporter": tell,
+        }
+        if job.stacked:
+            execute_stack(job.configs, folder, **keywords)
+        else:
+            execute(job.configs[0], folder, **keywords)
+    except Exception as error:
+        record_failure(folder, f"{type(error).__name__}: {error}", traceback.format_exc())
+        return f"{type(error).__name__}: {error}"
+    (folder / "error.json").unlink(missing_ok=True)
+    return None
+
+
+def record_failure(folder: Path, error: str, details: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "error.json", {"error": error, "traceback": details})
