@@ -47,9 +47,41 @@ def evaluate(
     """
     upto = len(sequence) if upto is None else upto
     examples, task = sequence.tests(upto)
-    scores = _scores(model, examples, sequence.objective, batch_size, task, upto)
-    sizes = torch.as_tensor(np.asarray(sequence.test_sizes[:upto], dtype=np.float64))
-    return (scores.cpu() / sizes).numpy()
+    sums = _scores(model, examples, sequence.objective, batch_size, task, upto)[0]
+    return _mean(sums, sequence.test_sizes[:upto])
+
+
+def evaluate_all(
+    model: nn.Module, sequence: TaskSequence, tasks: range, batch_size: int = 1024
+) -> dict[str, np.ndarray]:
+    """The score and the objective's further scores of one task, or of all from the first on.
+
+    One pass gives them all: ``{name: float64 [*lead, len(tasks)]}``.
+    """
+    objective = sequence.objective
+    examples, task = sequence.tests(tasks.stop) if tasks.start == 0 else (None, None)
+    if examples is None:
+        assert len(tasks) == 1
+        examples = sequence.test(tasks.start)
+    sums = _scores(model, examples, objective, batch_size, task, len(tasks))
+    sizes = sequence.test_sizes[tasks.start : tasks.stop]
+    names = [objective.score_name, *(name for name, _ in objective.further)]
+    return {name: _mean(found, sizes) for name, found in zip(names, sums, strict=True)}
+
+
+def evaluate_validation(
+    model: nn.Module, sequence: TaskSequence, batch_size: int = 1024
+) -> np.ndarray | None:
+    """Mean score over all tasks' validation examples: float64 ``[*lead]``; None without any."""
+    parts = [part for part in map(sequence.validation, range(len(sequence))) if part is not None]
+    if not parts:
+        return None
+    scores = [evaluate_examples(model, part, sequence.objective, batch_size) for part in parts]
+    return np.average(scores, axis=0, weights=[len(part) for part in parts])
+
+
+def _mean(sums: Tensor, sizes: Any) -> np.ndarray:
+    return (sums.cpu() / torch.as_tensor(np.asarray(sizes, dtype=np.float64))).numpy()
 
 
 def evaluate_task(
@@ -63,7 +95,7 @@ def evaluate_examples(
     model: nn.Module, examples: Examples, objective: Objective, batch_size: int = 1024
 ) -> np.ndarray:
     """Mean score over a table (a validation share): float64 ``[*lead]``; NaN if it is empty."""
-    total = _scores(model, examples, objective, batch_size, None, 1)
+    total = _scores(model, examples, objective, batch_size, None, 1)[0]
     return (total.squeeze(-1).cpu() / len(examples)).numpy()
 
 
@@ -75,18 +107,20 @@ def _scores(
     task: Tensor | None,
     tasks: int,
 ) -> Tensor:
-    """Sums of scores per task (of all rows, where ``task`` is None), ``[*lead, tasks]``."""
+    """Sums of scores per task (of all rows, where ``task`` is None), ``[scores, *lead, tasks]``."""
     lead: tuple[int, ...] = getattr(model, "lead", ())
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     rows = _rows_per_batch(examples, lead, device) if lead else batch_size
-    sums = torch.zeros(*lead, tasks, dtype=torch.float64, device=device)
+    scorers = [objective.score, *(score for _, score in objective.further)]
+    sums = torch.zeros(len(scorers), *lead, tasks, dtype=torch.float64, device=device)
     task = None if task is None else task.to(device)
     with _evaluation_mode(model), torch.no_grad():
         for start in range(0, len(examples), rows):
             inputs, targets = read(examples, start, start + rows)
             if lead and targets.ndim == 1:  # data that all replicas share
                 inputs = _expand(inputs, lead[1])
-            scores = objective.score(model(inputs), targets).double()
+            outputs = model(inputs)
+            scores = torch.stack([score(outputs, targets) for score in scorers]).double()
             if task is None:
                 sums += scores.sum(-1, keepdim=True)
             else:

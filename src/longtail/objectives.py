@@ -18,13 +18,15 @@ class Objective:
     """What a model's outputs are worth.
 
     ``loss`` and ``score`` give one number per example, ``[*lead, B]``: leading dimensions of the
-    outputs (replicas) broadcast against targets ``[B]`` or ``[S, B]``.
+    outputs (replicas) broadcast against targets ``[B]`` or ``[S, B]``. ``further`` names other
+    scores of the same outputs, to be reported beside: ``(("top5", top5),)``.
     """
 
     loss: Callable[[Outputs, Tensor], Tensor]
     score: Callable[[Outputs, Tensor], Tensor]
     score_name: str
     higher_is_better: bool
+    further: tuple[tuple[str, Callable[[Outputs, Tensor], Tensor]], ...] = ()
 
 
 def _logits(outputs: Tensor | Ragged) -> Tensor:

@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from longtail.assembly import Stack, build_run, build_stack
+from longtail.evaluation import evaluate_validation
 from longtail.files import FolderLock, write_atomic, write_json
 from longtail.machine import choose_device
 from longtail.metrics import breakdown, curve, summary
@@ -167,17 +168,22 @@ def _weights(model: nn.Module) -> bytes:
 
 
 def _run_results(run: Run, config: RunConfig) -> dict[str, Any]:
-    sizes = run.sequence.train_sizes
-    return _result(summary(run.matrix), breakdown(run.matrix, sizes), run, config)
+    return _result(_metrics(run), run, config)
 
 
-def _result(
-    metrics: Mapping[str, Any], parts: Mapping[str, Any], run: Run, config: RunConfig
-) -> dict[str, Any]:
+def _metrics(run: Run) -> dict[str, Any]:
+    """What was measured: numbers, or arrays [P, S] of a stack."""
+    main = run.sequence.objective.score_name
+    found = {**summary(run.matrix), "breakdown": breakdown(run.matrix, run.sequence.train_sizes)}
+    found |= {name: summary(matrix) for name, matrix in run.matrices.items() if name != main}
+    validation = evaluate_validation(run.model, run.sequence)
+    return found if validation is None else {**found, "validation": validation}
+
+
+def _result(metrics: Mapping[str, Any], run: Run, config: RunConfig) -> dict[str, Any]:
     objective = run.sequence.objective
     content = {
         **metrics,
-        "breakdown": parts,
         "tasks": len(run.sequence),
         "policy": config.as_dict()["policy"],
         "score": objective.score_name,
@@ -188,11 +194,11 @@ def _result(
 
 def _stack_results(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     matrix, sequence = stack.run.matrix, stack.run.sequence
-    metrics, parts = summary(matrix), breakdown(matrix, sequence.train_sizes)
+    metrics = _metrics(stack.run)
     after, points = curve(matrix)
     entries = []
     for config, place in zip(stack.configs, stack.places, strict=True):
-        found = _result(_at(metrics, place), _at(parts, place), stack.run, config)
+        found = _result(_at(metrics, place), stack.run, config)
         entries.append({"id": config.id, "config": config.as_dict(), "summary": found})
     arrays = {
         name: np.stack([values[place] for place in stack.places])

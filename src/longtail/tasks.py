@@ -154,6 +154,13 @@ class _Multitask(TaskSequence):
     def train(self, i: int) -> Examples | None:
         return self.union() if i == 0 else None
 
+    def validation(self, i: int) -> Examples | None:
+        """All validation examples, as task 0 is all tasks."""
+        if i > 0 or not isinstance(self.sequence, TableSequence):
+            return None
+        rows = self.sequence.segments("validation")
+        return None if rows is None else rows.view(self.sequence.table, 0, len(self))
+
     def test(self, i: int) -> Examples:
         return self.sequence.test(i)
 

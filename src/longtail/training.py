@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail.evaluation import due, evaluate, evaluate_examples, evaluate_task
+from longtail.evaluation import due, evaluate_all, evaluate_examples
 from longtail.graphs import GraphStep
 from longtail.methods import Method
 from longtail.methods.base import size_of
@@ -59,7 +59,8 @@ class Run:
         settings: see `TrainSettings`.
         seed: an int, or a LongTensor with one seed per replica; orders the batches.
         evaluate: replaces the default evaluation: `evaluate(model, sequence, tasks)` for a range
-            of tasks gives their scores [*lead, len(tasks)]; False for no evaluation at all.
+            of tasks gives their scores [*lead, len(tasks)], or a dict of such by name; False for
+            no evaluation at all.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Run:
         _check_replicas(model, sequence, seed)
         self.sequence, self.model, self.method = sequence, model, method
         self.policies, self.settings, self.seed = list(policies), settings, seed
-        self.evaluate = test_scores if evaluate is None or evaluate is True else evaluate
+        self.evaluate = evaluate_all if evaluate is None or evaluate is True else evaluate
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
         self.optimizer = build_optimizer(model, self.policies, settings)
@@ -84,7 +85,13 @@ class Run:
         self.position = Position()
         self.best: dict[str, Any] | None = None  # the best epoch of this task so far
         trained = sequence.train_sizes > 0
-        self.matrix = ScoreMatrix(sequence.test_sizes, sequence.objective.higher_is_better, trained)
+        objective = sequence.objective
+        names = (objective.score_name, *(name for name, _ in objective.further))
+        self.matrices = {
+            name: ScoreMatrix(sequence.test_sizes, objective.higher_is_better, trained)
+            for name in names
+        }
+        self.matrix = self.matrices[objective.score_name]
         if settings.compile:
             model.compile()
         self.take_step = GraphStep(self) if settings.cuda_graph else step
@@ -98,7 +105,7 @@ class Run:
             "method": self.method.state_dict(),
             "scaler": self.scaler.state_dict(),
             "best": self.best,
-            "matrix": self.matrix.state_dict(),
+            "matrices": {name: matrix.state_dict() for name, matrix in self.matrices.items()},
             "generator": torch.get_rng_state(),
             "cuda_generator": torch.cuda.get_rng_state(self.device) if cuda else None,
         }
@@ -110,10 +117,16 @@ class Run:
         self.method.load_state_dict(state["method"])
         self.scaler.load_state_dict(state["scaler"])
         self.best = state["best"]
-        self.matrix.load_state_dict(state["matrix"])
-        torch.set_rng_state(state["generator"])
+        if self.best is not None:
+            weights = [[t.to(self.device) for t in group] for group in self.best["weights"]]
+            self.best = {"score": self.best["score"].cpu(), "weights": weights}
+        for name, matrix in self.matrices.items():
+            matrix.load_state_dict(state["matrices"][name])
+        torch.set_rng_state(state["generator"].cpu())
         if state["cuda_generator"] is not None:
-            torch.cuda.set_rng_state(state["cuda_generator"], self.device)
+            torch.cuda.set_rng_state(state["cuda_generator"].cpu(), self.device)
+        if self.settings.cuda_graph:  # what was captured points at the state that was replaced
+            self.take_step = GraphStep(self)
 
 
 def train(
@@ -131,10 +144,10 @@ def train(
             `run.state_dict()` may save; may raise `Interrupted`.
     """
     sequence, settings, position = run.sequence, run.settings, run.position
+    run.model.train()
     while position.task < len(sequence):
         examples = sequence.train(position.task)
         if examples is not None:  # a zero-shot task is only evaluated
-            run.model.train()
             validation = sequence.validation(position.task) if settings.epochs > 1 else None
             size = settings.batch_size * settings.accumulate
             steps = -(-len(examples) // size)
@@ -199,16 +212,14 @@ def record_scores(
     everything = due(after, len(run.sequence), settings.evaluate_every, settings.evaluate_at)
     tasks = range(0 if everything else after, after + 1)
     scores = run.evaluate(run.model, run.sequence, tasks)
-    run.matrix.record(after, (tasks, scores))
+    if isinstance(scores, dict):  # the main score and further ones, see `Objective`
+        for name, values in scores.items():
+            run.matrices[name].record(after, (tasks, values))
+        scores = scores[run.sequence.objective.score_name]
+    else:
+        run.matrix.record(after, (tasks, scores))
     if on_evaluation is not None:
         on_evaluation(run, after, tasks, scores)
-
-
-def test_scores(model: nn.Module, sequence: TaskSequence, tasks: range) -> np.ndarray:
-    """Mean score on the test examples of the tasks: one, or all from the first on."""
-    if len(tasks) == 1:
-        return evaluate_task(model, sequence, tasks[0])[..., None]
-    return evaluate(model, sequence, tasks.stop)
 
 
 def keep_best(run: Run, validation: Examples) -> None:
@@ -220,6 +231,7 @@ def keep_best(run: Run, validation: Examples) -> None:
         return
     best = run.best["score"]
     better = score > best if run.sequence.objective.higher_is_better else score < best
+    better = better | best.isnan()
     masks = better.unbind(0) if better.dim() else [better]
     for mask, old, new in zip(masks, run.best["weights"], weights, strict=True):
         for a, b in zip(old, new, strict=True):

@@ -13,13 +13,12 @@ import functools
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from longtail.models.mlp import MLP
 from torch import Tensor, nn
 
 from longtail.benchmarks import Benchmark
@@ -27,6 +26,7 @@ from longtail.benchmarks.image_files import SOURCES, Images, read
 from longtail.benchmarks.image_miniature import miniature
 from longtail.downloads import Meter, cache_folder, fetch_all, verify
 from longtail.models.image_inputs import Pixels, RandomCropFlip
+from longtail.models.mlp import MLP
 from longtail.models.resnet import ResNet18
 from longtail.random import permutation
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence, TensorExamples
@@ -122,7 +122,7 @@ def sequence_of(
         table,
         Segments(offsets[0]),
         Segments(offsets[1]),
-        CLASSIFICATION,
+        replace(CLASSIFICATION, further=(("task_incremental", within_task(classes_per_task)),)),
         [", ".join(names[int(c)] for c in part) for part in parts],
     )
 
