@@ -88,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         _reraise_for_debugging()
         return _say(str(error), 2)
+    except ModuleNotFoundError as error:
+        _reraise_for_debugging()
+        return _say(f"this needs the package {error.name!r}, which is not installed", 1)
     except OSError as error:
         _reraise_for_debugging()
         where = f"{error.filename}: " if error.filename else ""

@@ -141,9 +141,11 @@ class ScoreMatrix:
             raise ValueError(f"{state['own'].shape[-1]} tasks were saved, here are {len(self)}")
         self.lead = None if state["lead"] is None else tuple(state["lead"])
         for name in _ARRAYS:
-            setattr(self, name, np.array(state[name]))
-        self.rows = {j: (np.array(t), np.array(v)) for j, (t, v) in state["rows"].items()}
-        self._curve = {j: np.array(rp) for j, rp in state["curve"].items()}
+            setattr(self, name, state[name].clone().numpy())
+        self.rows = {
+            j: (t.clone().numpy(), v.clone().numpy()) for j, (t, v) in state["rows"].items()
+        }
+        self._curve = {j: rp.clone().numpy() for j, rp in state["curve"].items()}
 
 
 _ARRAYS = ("own", "best", "last", "_last_after", "_has_own", "_has_best")

@@ -80,6 +80,13 @@ class RunConfig:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def load_benchmark(name: str) -> Any:
+    """The module of a benchmark; a name without a dot that nobody knows gets the nearest one."""
+    if name not in benchmarks.BENCHMARKS and "." not in name:
+        raise unknown("benchmark", name, benchmarks.BENCHMARKS)
+    return benchmarks.load(name)
+
+
 def method_names() -> list[str]:
     return [*METHODS, "multitask"]
 
@@ -106,7 +113,7 @@ def _imported(path: str) -> type[Method]:
 
 def options(benchmark: str, method: str = "finetune", optimizer: str = "continual") -> list[Option]:
     """Every setting of such a run, with its type, its default and its line of help."""
-    module = benchmarks.load(benchmark)
+    module = load_benchmark(benchmark)
     cls = method_class(method)
     if optimizer not in POLICIES:
         raise unknown("optimizer policy", optimizer, POLICIES)
@@ -211,7 +218,7 @@ def resolve(
         method=method,
         optimizer=optimizer,
         seed=values["seed"],
-        data=_build(benchmarks.load(name).Settings, table("data"), "data"),
+        data=_build(load_benchmark(name).Settings, table("data"), "data"),
         train=_build(TrainSettings, table("train"), "train"),
         methods=_build(method_class(method).Settings, table("methods"), "methods"),
         policy=_build(Policy, {"name": optimizer, **table("policy")}, "policy"),

@@ -21,10 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from longtail import benchmarks
+    from longtail.settings import load_benchmark
 
-    module = benchmarks.load(args.benchmark)
-    command = getattr(module, "data_command", None)
+    command = getattr(load_benchmark(args.benchmark), "data_command", None)
     if command is not None:
         return int(command(args) or 0)
     if args.json:
