@@ -96,9 +96,10 @@ class RaggedColumn:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], pad: float = 0) -> "RaggedColumn":
-        tensors = [torch.as_tensor(row) for row in rows]
-        lengths = torch.tensor([0, *(len(row) for row in tensors)])
-        return cls(torch.cat(tensors) if tensors else torch.empty(0), lengths.cumsum(0), pad)
+        # an empty list would be a float tensor and turn all the others into floats
+        parts = [torch.as_tensor(row) for row in rows if len(row)]
+        lengths = torch.tensor([0, *(len(row) for row in rows)])
+        return cls(torch.cat(parts) if parts else torch.empty(0), lengths.cumsum(0), pad)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

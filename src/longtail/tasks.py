@@ -210,7 +210,7 @@ def size_statistics(sequence: TaskSequence) -> dict[str, float]:
 
 def tail_plot(sizes: Any, width: int = 60, height: int = 12) -> str:
     """Task sizes from the largest to the smallest as text, sizes on a logarithmic scale."""
-    ordered = np.sort(np.asarray(sizes))[::-1]
+    ordered = np.sort(np.asarray(sizes, dtype=np.int64))[::-1]
     ordered = ordered[ordered > 0]
     if not len(ordered):
         return "no task has training examples"
@@ -224,7 +224,7 @@ def tail_plot(sizes: Any, width: int = 60, height: int = 12) -> str:
         size = f"{round(10 ** (top * row / height)):,}"
         eighths = np.clip(np.ceil((bars - row + 1) * 8), 1 if row == 1 else 0, 8).astype(int)
         lines.append(f"{size:>{label}} │" + "".join(" ▁▂▃▄▅▆▇█"[e] for e in eighths).rstrip())
-    count = f"{len(ordered):,} tasks"
+    count = f"{len(ordered):,} task{'s' * (len(ordered) > 1)}"
     lines.append(f"{'':>{label}} └" + "─" * width)
     lines.append(f"{'':>{label}}  " + f"1{count:>{max(width - 1, len(count) + 1)}}")
     return "\n".join(lines)

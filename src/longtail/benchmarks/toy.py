@@ -28,8 +28,14 @@ from longtail.tasks import (
 )
 
 STACKABLE = True  # the data depend on data.seed, not on the run's
-TRAIN: dict[str, Any] = {"batch_size": 16, "epochs": 3, "lr": 3e-3, "evaluate_every": 20}
-METHOD_SETTINGS: dict[str, dict[str, Any]] = {}
+TRAIN: dict[str, Any] = {"batch_size": 16, "epochs": 3, "lr": 1e-2, "evaluate_every": 20}
+METHOD_SETTINGS: dict[str, dict[str, Any]] = {
+    "ewc": {"strength": 0.01},
+    "ewcpp": {"strength": 1000.0},
+    "reservoir": {"buffer": 200},
+    "derpp": {"buffer": 200},
+    "agem": {"buffer": 200},
+}
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -44,9 +50,9 @@ class Settings:
     zero_shot: int = _setting(10, "how many of them have no training examples")
     classes: int = _setting(10, "classes over all tasks")
     classes_per_task: int = _setting(3, "classes that one task has")
-    features: int = _setting(32, "dimension of the inputs")
+    features: int = _setting(16, "dimension of the inputs")
     hidden: int = _setting(64, "hidden units of the model")
-    spread: float = _setting(0.7, "how far a task's classes lie from the common prototypes")
+    spread: float = _setting(1.0, "how far a task's classes lie from the common prototypes")
     noise: float = _setting(1.0, "standard deviation of the inputs within a class")
     minimum: int = _setting(4, "training examples of the smallest trained task")
     cap: int = _setting(1000, "training examples of a task at most")
