@@ -245,8 +245,9 @@ def _plane(groups: list[Group], table: Table, look: Look, new: Callable[..., Fig
     for ax, (title, part) in zip(axes, parts, strict=True):
         points = []
         for g in part[: 2 * MOST_LINES]:
-            x, y = np.nanmean(g.values("LP")) * scale, np.nanmean(g.values("RP")) * scale
-            if np.isfinite(x) and np.isfinite(y):
+            values = [g.values(metric) * scale for metric in ("LP", "RP")]
+            if all(np.isfinite(v).any() for v in values):
+                x, y = (float(np.nanmean(v)) for v in values)
                 fill = look.colour(g) if g.labels.get("policy") != "reset" else "none"
                 entries[g.line] = ax.scatter(
                     x, y, marker=look.marker(g), s=42, edgecolors=look.colour(g), facecolors=fill
