@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail.methods import EWC, EWCPlusPlus
-from longtail.methods.fisher import batch_fisher, example_fisher
+from longtail.methods.fisher import Rows, batch_fisher, example_fisher
 from longtail.replicas import Replicas
 from longtail.tasks import CLASSIFICATION, Ragged, TensorExamples
 
@@ -63,7 +63,9 @@ def train_a_little(model: nn.Module, method: EWC | EWCPlusPlus, examples: Tensor
 def test_fisher_of_a_chain_equals_one_example_at_a_time() -> None:
     model, examples = mlp(), data()
     for found, wanted in zip(
-        example_fisher(model, CLASSIFICATION, examples), naive_fisher(model, examples), strict=True
+        example_fisher(model, CLASSIFICATION, Rows(model, examples)),
+        naive_fisher(model, examples),
+        strict=True,
     ):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
 
@@ -84,7 +86,7 @@ def test_fisher_of_any_model_equals_one_example_at_a_time_and_moves_no_statistic
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.train()
     model.norm.eval()  # a part the user keeps in evaluation mode stays there
-    found = example_fisher(model, CLASSIFICATION, Tables())
+    found = example_fisher(model, CLASSIFICATION, Rows(model, Tables()))
     assert model.training
     assert not model.norm.training
     for name, value in model.state_dict().items():
@@ -103,7 +105,7 @@ def test_batch_fisher_squares_the_mean_gradient_of_each_batch() -> None:
         x, y = examples[rows]
         grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
         total = [t + len(rows) / 20 * g**2 for t, g in zip(total, grads, strict=True)]
-    for a, b in zip(batch_fisher(model, CLASSIFICATION, examples), total, strict=True):
+    for a, b in zip(batch_fisher(model, CLASSIFICATION, Rows(model, examples)), total, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -112,9 +114,11 @@ def test_fisher_of_replicas_equals_that_of_each(policies: int) -> None:
     models = [mlp() for _ in range(3)]
     examples = data()
     for estimate in (example_fisher, batch_fisher):
-        found = estimate(Replicas(models, policies), CLASSIFICATION, examples)
+        found = estimate(
+            Replicas(models, policies), CLASSIFICATION, Rows(Replicas(models, policies), examples)
+        )
         for s, model in enumerate(models):
-            for p, wanted in enumerate(estimate(model, CLASSIFICATION, examples)):
+            for p, wanted in enumerate(estimate(model, CLASSIFICATION, Rows(model, examples))):
                 torch.testing.assert_close(found[(policies - 1) * 4 + p][s], wanted)
 
 

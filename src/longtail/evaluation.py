@@ -120,7 +120,8 @@ def _scores(
             if lead and targets.ndim == 1:  # data that all replicas share
                 inputs = _expand(inputs, lead[1])
             outputs = model(inputs)
-            scores = torch.stack([score(outputs, targets) for score in scorers]).double()
+            found = [score(outputs, targets) for score in scorers]
+            scores = (torch.stack(found) if len(found) > 1 else found[0][None]).double()
             if task is None:
                 sums += scores.sum(-1, keepdim=True)
             else:
@@ -150,10 +151,10 @@ def _expand(inputs: Any, replicas: int) -> Any:
 def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode; afterwards each module is back in the mode it had."""
     training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
+    for module in training:  # past Module.__setattr__, which costs as much as a small layer
+        module.__dict__["training"] = False
     try:
         yield
     finally:
         for module in training:
-            module.training = True
+            module.__dict__["training"] = True

@@ -223,7 +223,8 @@ def parameter_groups(model: nn.Module) -> list[list[nn.Parameter]]:
 def dot(a: Sequence[Tensor], b: Sequence[Tensor], lead: tuple[int, ...]) -> Tensor:
     """Inner product of two lists of tensors, one number per replica: a tensor of shape `lead`."""
     if not lead:
-        return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
+        terms = [torch.dot(x.flatten(), y.flatten()) for x, y in zip(a, b, strict=True)]
+        return torch.stack(terms).sum()
     terms = [(x * y).flatten(1).sum(1) for x, y in zip(a, b, strict=True)]
     return torch.stack(terms).sum(0)
 

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import torch
 
-from longtail.methods.fisher import batch_fisher, example_fisher
+from longtail.methods.fisher import Rows, batch_fisher, example_fisher
 from longtail.methods.quadratic import QuadraticPenalty
 from longtail.random import permutation
-from longtail.tasks import Examples, Rows
+from longtail.tasks import Examples
 
 
 class EWC(QuadraticPenalty):
@@ -50,15 +50,15 @@ class EWC(QuadraticPenalty):
     def end_task(self, train: Examples | None) -> None:
         if train is None:
             return
-        cap = self.settings.fisher_cap
+        cap, chosen = self.settings.fisher_cap, None
         if 0 < cap < len(train):
-            train = Rows(train, permutation(len(train), self.seed, "fisher", self.tasks)[..., :cap])
+            chosen = permutation(len(train), self.seed, "fisher", self.tasks)[..., :cap]
         estimate = example_fisher if self.settings.fisher == "example" else batch_fisher
-        F = estimate(self.model, self.objective, train)
-        F_anchor = torch._foreach_mul(F, self.weights)
-        self.constant += self.per_replica(F_anchor, self.weights)
+        F = estimate(self.model, self.objective, Rows(self.model, train, chosen))
         torch._foreach_add_(self.sum_F, F)
-        torch._foreach_add_(self.sum_F_anchor, F_anchor)
+        torch._foreach_mul_(F, self.weights)
+        torch._foreach_add_(self.sum_F_anchor, F)
+        self.constant += self.per_replica(F, self.weights)
         self.tasks += 1
 
     def state_dict(self) -> dict[str, Any]:

@@ -50,19 +50,14 @@ class QuadraticPenalty(Method):
         torch._foreach_add_(grads, self.sum_F_anchor, alpha=-twice)
 
     def penalty(self) -> Tensor:
-        """The value of R(θ), float64, one per replica."""
-        return self.settings.strength * (
-            self.per_replica(self.sum_F, self.weights, self.weights)
-            - 2 * self.per_replica(self.sum_F_anchor, self.weights)
-            + self.constant
-        )
+        """The value of R(θ), one per replica."""
+        squares = torch._foreach_mul(self.weights, self.weights)
+        quadratic = self.per_replica(self.sum_F, squares)
+        linear = self.per_replica(self.sum_F_anchor, self.weights)
+        return self.settings.strength * (quadratic - 2 * linear + self.constant)
 
-    def per_replica(self, a: Sequence[Tensor], *others: Sequence[Tensor]) -> Tensor:
-        """The sum of products of the tensors' elements, in float64, shape `lead`."""
-        a = [x.double() for x in a]
-        for b in others[1:]:
-            a = [x * y for x, y in zip(a, b, strict=True)]
-        b = [y.double() for y in others[0]]
+    def per_replica(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """The inner product of two lists like the parameters, shape `lead`."""
         if not self.lead:
             return dot(a, b, ())
         count = len(self.groups[0])
