@@ -63,6 +63,7 @@ class ScoreMatrix:
         self._last_after = np.full(count, -1)
         self._has_own = np.zeros(count, bool)
         self._has_best = np.zeros(count, bool)
+        self._row = -1  # the row last added to
         self.rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._curve: dict[int, np.ndarray] = {}
 
@@ -89,7 +90,8 @@ class ScoreMatrix:
         self.best[..., t] = better(self.best[..., t], values[..., known])
         self.best[..., tasks[first]] = values[..., first]
         self._has_best[tasks[first]] = True
-        if len(tasks) > 1 or after == 0 or after in self.rows:
+        # a_ii alone is in `own`: thousands of rows of one entry would only be slow to save
+        if after == 0 or after == self._row or (tasks != after).any():
             self._add_row(after, tasks, values)
 
     def _read(self, after: int, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
@@ -116,6 +118,7 @@ class ScoreMatrix:
         return tasks, values
 
     def _add_row(self, after: int, tasks: np.ndarray, values: np.ndarray) -> None:
+        self._row = after
         if after in self.rows:
             old_tasks, old_values = self.rows[after]
             fresh = ~np.isin(old_tasks, tasks)
@@ -131,6 +134,7 @@ class ScoreMatrix:
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         return {
             "lead": None if self.lead is None else list(self.lead),
+            "row": self._row,
             **{name: torch.from_numpy(np.array(array)) for name, array in arrays.items()},
             "rows": {j: [torch.from_numpy(np.array(a)) for a in r] for j, r in self.rows.items()},
             "curve": {j: torch.from_numpy(np.array(rp)) for j, rp in self._curve.items()},
@@ -140,6 +144,7 @@ class ScoreMatrix:
         if state["own"].shape[-1] != len(self):
             raise ValueError(f"{state['own'].shape[-1]} tasks were saved, here are {len(self)}")
         self.lead = None if state["lead"] is None else tuple(state["lead"])
+        self._row = state["row"]
         for name in _ARRAYS:
             setattr(self, name, state[name].clone().numpy())
         self.rows = {
