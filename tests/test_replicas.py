@@ -6,6 +6,7 @@ from torch import nn
 
 from longtail.random import derive
 from longtail.replicas import (
+    LARGE,
     Replicas,
     broadcast,
     build_model,
@@ -173,3 +174,20 @@ def test_mistakes_are_named() -> None:
         Replicas([nn.Linear(2, 2)], 0)
     with pytest.raises(ValueError, match="Model 1 differs"):
         Replicas([nn.Linear(2, 2), nn.Linear(3, 2)])
+
+
+def test_large_layers_are_not_joined_but_compute_the_same() -> None:
+    models = [nn.Sequential(nn.Linear(300, 150), nn.ReLU(), nn.Linear(150, 2)) for _ in range(3)]
+    assert models[0][0].weight.numel() >= LARGE
+    stack = Replicas(models, policies=2)
+    x = torch.randn(3, 5, 300)
+    found = stack(x)
+    for s, model in enumerate(models):
+        for p in range(2):
+            torch.testing.assert_close(found[p, s], model(x[s]))
+    found.square().sum().backward()
+    for s, model in enumerate(models):
+        model(x[s]).square().sum().backward()
+        for p in range(2):
+            for mine, theirs in zip(stack.policy_parameters(p), model.parameters(), strict=True):
+                torch.testing.assert_close(mine.grad[s], theirs.grad, rtol=1e-4, atol=1e-5)

@@ -41,6 +41,8 @@ POINTWISE = (
     nn.Hardtanh,
     nn.Dropout,
 )
+# Weights of one replica's layer from which, on a CPU, copying them together costs too much.
+LARGE = 1 << 15
 
 
 class Replicas(nn.Module):
@@ -119,6 +121,9 @@ def _linear(layers: tuple[nn.Linear, ...], h: Tensor, folded: bool, P: int, S: i
     if P == 1 and (folded or h.stride(0) != 0):
         h = h[0] if folded else h
         out_t = _affine(weights[0], biases[0] if biases else None, h.transpose(1, 2)).unsqueeze(0)
+    elif h.device.type == "cpu" and weights[0][0].numel() >= LARGE and (folded or h.stride(0)):
+        h_t = (h if folded else h.expand(P, *h.shape)).transpose(-1, -2)
+        out_t = torch.stack([_affine(x.weight, x.bias, h_t[p]) for p, x in enumerate(layers)])
     elif folded:
         bias = torch.cat(biases) if biases else None
         out_t = _affine(torch.cat(weights), bias, h.flatten(0, 1).transpose(1, 2))
