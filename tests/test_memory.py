@@ -18,6 +18,12 @@ def contents(buffer: ReservoirBuffer | TaskBuffer) -> torch.Tensor:
     return buffer.state_dict()["fields"][1]
 
 
+def stored(buffer: TaskBuffer) -> torch.Tensor:
+    """The slots in use."""
+    state = buffer.state_dict()
+    return state["order"][: state["size"]]
+
+
 def naive_reservoir(capacity: int, rows: int, seed: int) -> list[int]:
     slots = list(range(min(capacity, rows)))
     for t in range(capacity, rows):
@@ -118,7 +124,7 @@ def test_tensors_may_not_change_their_width():
 
 def tasks_in(buffer: TaskBuffer) -> torch.Tensor:
     """Stored examples per task, for tasks whose targets are 1000 * task + row."""
-    return torch.bincount(contents(buffer)[buffer._filled] // 1000, minlength=buffer.tasks)
+    return torch.bincount(contents(buffer)[stored(buffer)] // 1000, minlength=buffer.tasks)
 
 
 def task(number: int, size: int) -> TensorExamples:
@@ -133,7 +139,7 @@ def test_tasks_have_equal_space():
         quota = 60 // (number + 1)
         expected = [min(quota, (100, 3)[n % 5 == 4]) for n in range(number + 1)]
         assert tasks_in(buffer).tolist() == expected
-        assert len(contents(buffer)[buffer._filled].unique()) == len(buffer) == sum(expected)
+        assert len(contents(buffer)[stored(buffer)].unique()) == len(buffer) == sum(expected)
         x, y = buffer.draw(10)
         assert torch.equal(x, y[:, None].float().expand(-1, 3))
     buffer.add_task(None)
@@ -146,7 +152,7 @@ def test_kept_examples_are_a_uniform_sample_of_their_task():
         buffer = TaskBuffer(100, seed=seed)
         for number in range(5):
             buffer.add_task(task(number, 100))
-        values = contents(buffer)[buffer._filled]
+        values = contents(buffer)[stored(buffer)]
         kept.append(values[values < 1000])  # of the first task, which shrank four times
     counts = torch.bincount(torch.cat(kept), minlength=100).double()
     chi_square = ((counts - 60) ** 2 / 60).sum()

@@ -175,13 +175,12 @@ class TaskBuffer(Storage):
     def __init__(self, capacity: int, seed: Seed) -> None:
         super().__init__(capacity, seed)
         self.tasks = 0
-        # An example's rank in its task: those ranked from the quota on are dropped. Empty slots
-        # have the rank that no quota lets in.
-        self._rank = np.full(capacity, capacity, dtype=np.int64)
-        self._filled = np.empty(0, dtype=np.int64)
+        self._rank = np.zeros(capacity, dtype=np.int64)  # of an example in its task: low ones stay
+        self._order = np.arange(capacity)  # the slots in use, then the free ones
+        self._size = 0
 
     def __len__(self) -> int:
-        return len(self._filled)
+        return self._size
 
     def add_task(self, examples: Examples | None) -> None:
         """Keep a random part of a task's examples; call it once per task, at its end."""
@@ -194,13 +193,20 @@ class TaskBuffer(Storage):
             self._replace_a_task(examples, task, chosen)
             return
         quota = self.capacity // self.tasks
-        self._rank[self._rank >= quota] = self.capacity
+        if quota < self.capacity // max(1, task):
+            self._shrink(quota)
         size = min(n, quota)
-        slots = np.flatnonzero(self._rank == self.capacity)[:size]
+        slots = self._order[self._size : self._size + size]
         self._rank[slots] = np.arange(size)
-        self._filled = np.flatnonzero(self._rank < self.capacity)
+        self._size += size
         flat = slots if self.replicas is None else (self._base + slots).ravel()
         self._write(examples[chosen[..., :size]], np.arange(flat.size), flat)
+
+    def _shrink(self, quota: int) -> None:
+        used, free = self._order[: self._size], self._order[self._size :]
+        stays = self._rank[used] < quota
+        self._order = np.concatenate((used[stays], used[~stays], free))
+        self._size = int(stays.sum())
 
     def _replace_a_task(self, examples: Examples, task: int, chosen: Tensor) -> None:
         slots = integers(task + 1, 1, self.seed, "tasks", task).numpy()
@@ -211,19 +217,22 @@ class TaskBuffer(Storage):
 
     def draw(self, k: int) -> Any:
         """``k`` stored examples, uniformly and with replacement: ``(inputs, targets)``."""
-        return self._read(self._filled[self._choose(k, len(self))])
+        return self._read(self._order[self._choose(k, self._size)])
 
     def state_dict(self) -> dict[str, Any]:
         return {
             **super().state_dict(),
             "tasks": self.tasks,
+            "size": self._size,
             "rank": torch.from_numpy(self._rank.copy()),
+            "order": torch.from_numpy(self._order.copy()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.tasks, self._rank = state["tasks"], state["rank"].cpu().numpy().copy()
-        self._filled = np.flatnonzero(self._rank < self.capacity)
+        self.tasks, self._size = state["tasks"], state["size"]
+        self._rank = state["rank"].cpu().numpy().copy()
+        self._order = state["order"].cpu().numpy().copy()
 
 
 def _widen(tensor: Tensor, dim: int, width: int) -> Tensor:
