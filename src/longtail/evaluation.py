@@ -112,7 +112,8 @@ def _scores(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     rows = _rows_per_batch(examples, lead, device) if lead else batch_size
     scorers = [objective.score, *(score for _, score in objective.further)]
-    sums = torch.zeros(len(scorers), *lead, tasks, dtype=torch.float64, device=device)
+    shape = (len(scorers), *lead, tasks)
+    total = None
     task = None if task is None else task.to(device)
     with _evaluation_mode(model), torch.no_grad():
         for start in range(0, len(examples), rows):
@@ -121,12 +122,16 @@ def _scores(
                 inputs = _expand(inputs, lead[1])
             outputs = model(inputs)
             found = [score(outputs, targets) for score in scorers]
-            scores = (torch.stack(found) if len(found) > 1 else found[0][None]).double()
+            scores = torch.stack(found) if len(found) > 1 else found[0][None]
             if task is None:
-                sums += scores.sum(-1, keepdim=True)
+                part = scores.sum(-1, keepdim=True, dtype=torch.float64)
+                total = part if total is None else total.add_(part)
             else:
-                sums.scatter_add_(-1, task[start : start + rows].expand(scores.shape), scores)
-    return sums
+                if total is None:
+                    total = scores.new_zeros(shape, dtype=torch.float64)
+                index = task[start : start + rows].expand(scores.shape)
+                total.scatter_add_(-1, index, scores.double())
+    return torch.zeros(shape, dtype=torch.float64) if total is None else total
 
 
 def _rows_per_batch(examples: Examples, lead: tuple[int, ...], device: torch.device) -> int:
