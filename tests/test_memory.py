@@ -242,3 +242,6 @@ def test_gpu_keeps_and_draws_the_same_rows():
         assert got[1].is_cuda
         assert torch.equal(expected[0].padded, got[0].padded.cpu())
         assert torch.equal(expected[1], got[1].cpu())
+    restored = ReservoirBuffer(20, seed=torch.arange(3))
+    restored.load_state_dict(buffers[0].state_dict(), device="cuda")  # as from a snapshot
+    assert torch.equal(restored.draw(5)[1], buffers[1].draw(5)[1])

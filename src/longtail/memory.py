@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.examples import Examples, Ragged
+from longtail.examples import Device, Examples, Ragged
 from longtail.random import Seed, integers, permutation, uniform
 
 _STEP = 16  # ragged storage widens in steps, so that slowly growing rows do not copy it often
@@ -103,14 +103,15 @@ class Storage:
             "dims": list(self._dims),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], device: Device | None = None) -> None:
+        """Go on from a saved state, with the rows on ``device`` (by default where they are)."""
         if state["capacity"] != self.capacity:
             raise ValueError(f"Invalid capacity: {self.capacity}, saved was {state['capacity']}")
         self.seed, self.draws = state["seed"], state["draws"]
         if isinstance(self.seed, Tensor):
             self.seed = self.seed.cpu()
         self._structure, self._dims = state["structure"], list(state["dims"])
-        self._fields = [field.clone() for field in state["fields"]]
+        self._fields = [field.to(device or field.device, copy=True) for field in state["fields"]]
         if self._fields:
             self._padded, self._device = _padded(self._structure), self._fields[0].device
 
@@ -159,8 +160,8 @@ class ReservoirBuffer(Storage):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "count": self.count}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def load_state_dict(self, state: dict[str, Any], device: Device | None = None) -> None:
+        super().load_state_dict(state, device)
         self.count = state["count"]
 
 
@@ -228,8 +229,8 @@ class TaskBuffer(Storage):
             "order": torch.from_numpy(self._order.copy()),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
+    def load_state_dict(self, state: dict[str, Any], device: Device | None = None) -> None:
+        super().load_state_dict(state, device)
         self.tasks, self._size = state["tasks"], state["size"]
         self._rank = state["rank"].cpu().numpy().copy()
         self._order = state["order"].cpu().numpy().copy()

@@ -63,7 +63,8 @@ class AGEM(Method):
         return {"buffer": self.buffer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.buffer.load_state_dict(state["buffer"])
+        device = next(self.model.parameters()).device  # a snapshot comes back on the CPU
+        self.buffer.load_state_dict(state["buffer"], device)
 
 
 def project(grads: Sequence[Tensor], references: Sequence[Tensor], lead: tuple[int, ...]) -> None:

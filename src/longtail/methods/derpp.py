@@ -77,4 +77,5 @@ class DERPlusPlus(Method):
         return {"buffer": self.buffer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.buffer.load_state_dict(state["buffer"])
+        device = next(self.model.parameters()).device  # a snapshot comes back on the CPU
+        self.buffer.load_state_dict(state["buffer"], device)
