@@ -49,7 +49,9 @@ class _Row(NamedTuple):
                 for x in moments
                 if x is not None
             )
-            and all(x.is_cpu and x.dtype is torch.float32 for x in (step, past_steps))
+            and all(
+                is_plain(x) and x.is_cpu and x.dtype is torch.float32 for x in (step, past_steps)
+            )
         )
 
     def addresses(self) -> list[int]:
