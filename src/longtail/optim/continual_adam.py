@@ -339,6 +339,10 @@ class ContinualAdam(Optimizer):
         changed in place and, on a GPU, without waiting for it.
         """
         for group in self.param_groups:
+            plan_cache = self._plan_cache(group)
+            fast = plan_cache.get("fast_end_task")
+            if fast is not None and fast(self, group, plan_cache):
+                continue
             buckets: dict[torch.device, _state.Boundary] = {}
             past_first = group["first_moment"] == "task"
             for p in group["params"]:

@@ -108,7 +108,9 @@ def _fused_continualadam(
         )
         left += [indices[i] for i in rest or ()]
         if alone and not rest:
+            # From now on these may do without the lists, if they find all as it was.
             cache["fast"] = getattr(module, "fast_step", None)
+            cache["fast_end_task"] = getattr(module, "fast_end_task", None)
 
     if left and not (found_inf is not None and bool(found_inf)):
         chosen = _select(lists, left)
