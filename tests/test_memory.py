@@ -91,6 +91,18 @@ def test_each_replica_is_the_single_buffer_with_its_seed():
             assert torch.equal(z[1, s], z_s)
 
 
+def test_leading_dimensions_are_found_where_only_one_reading_fits():
+    x, y, z = torch.randn(3, 8, 2), torch.arange(24).view(3, 8), torch.randn(2, 3, 8)
+    buffer = ReservoirBuffer(10, seed=torch.arange(3))
+    buffer.add(x, y, z)
+    rows = buffer.draw(4)
+    assert [row.shape for row in rows] == [(3, 4, 2), (3, 4), (2, 3, 4)]
+    for s in range(3):
+        assert torch.equal(rows[2][:, s], z[:, s, rows[1][s] % 8])
+    with pytest.raises(ValueError, match="ambiguous"):
+        ReservoirBuffer(10, seed=torch.arange(3)).add(torch.zeros(3, 3), torch.zeros(3, 3, 3))
+
+
 def ragged(start: int, stop: int, lead: tuple[int, ...] = ()) -> tuple[Ragged, torch.Tensor]:
     """Row i holds the number i, i % 23 + 1 times."""
     y = torch.arange(start, stop)

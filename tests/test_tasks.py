@@ -257,6 +257,8 @@ def test_memory_mapped_arrays_are_read_in_pieces(tmp_path):
     assert sequence.to("cpu")[1].train[torch.tensor([0])][0][0, 0] == 3200
     x, y = read(sequence.tests(2)[0])
     assert torch.equal(x[:, 0], 8.0 * y)
+    copied = from_tensors([("a", (mapped, np.arange(1000)), (mapped, np.arange(1000)))], REGRESSION)
+    assert copied[0].train[torch.tensor([7])][0][0, 0] == 56
 
 
 def test_from_tensors_takes_nested_and_ragged_inputs_and_validation():

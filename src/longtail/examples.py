@@ -110,7 +110,7 @@ class RaggedColumn:
     def to(self, device: Device) -> "RaggedColumn":
         if isinstance(self.values, np.ndarray):
             return self
-        return RaggedColumn(self.values.to(device), _tensor(self.offsets).to(device), self.pad)
+        return RaggedColumn(self.values.to(device), as_tensor(self.offsets).to(device), self.pad)
 
     def take(self, index: Index, device: Device) -> Ragged:
         on_disk = isinstance(self.values, np.ndarray)
@@ -133,12 +133,13 @@ class RaggedColumn:
 Column = Array | RaggedColumn
 
 
-def _tensor(array: Array) -> Tensor:
+def as_tensor(array: Array) -> Tensor:
+    """A tensor as it is; of an array a copy, which may be written to as a memory map may not."""
     if isinstance(array, Tensor):
         return array
     if array.dtype in (np.uint16, np.uint32, np.uint64):
         array = array.astype(np.int64)  # token ids: what an embedding takes
-    return torch.from_numpy(np.array(array))  # a copy: a memory map may be read-only
+    return torch.from_numpy(np.array(array))
 
 
 def _take(column: Column, index: Index, device: Device) -> Any:
@@ -151,7 +152,7 @@ def _take(column: Column, index: Index, device: Device) -> Any:
     if isinstance(column, RaggedColumn):
         return column.take(index, device)
     rows = column[index] if isinstance(index, slice) else column[index.cpu().numpy()]
-    return _tensor(rows).to(device)
+    return as_tensor(rows).to(device)
 
 
 def _narrow(column: Column, start: int, stop: int) -> Column:

@@ -7,7 +7,7 @@ outputs)``, of tensors, :class:`Ragged` or tuples and dicts of these.
 The buffers hold no generator: every choice is a function of the seed and of how many rows and
 draws came before. With a tensor of seeds ``[S]`` there are S buffers in one, each with the
 choices of its own seed; parts then have leading dimensions ``[S]``, or ``[P, S]`` where they
-differ between P policies as well (``leads``).
+differ between P policies as well (``leads`` tells how many, one number a part).
 
 What to keep is decided on the CPU, where the random numbers of a batch cost microseconds; the
 rows themselves stay on the device they came on, which gets the row numbers without a wait.
@@ -47,9 +47,8 @@ class Storage:
         self._structure = _structure(rows)
         self._padded = _padded(self._structure)
         for part, tree in enumerate(rows):
-            lead = 1 if self.leads is None else self.leads[part]
             for tensor in _tensors(tree):
-                dim = 0 if self.replicas is None else lead - 1
+                dim = 0 if self.replicas is None else self._lead(rows, part, tensor) - 1
                 shape = list(tensor.shape)
                 if self.replicas is not None and shape.pop(dim) != self.replicas:
                     raise ValueError(f"Rows {tuple(tensor.shape)} of {self.replicas} replicas")
@@ -57,6 +56,17 @@ class Storage:
                 self._fields.append(tensor.new_zeros(shape))
                 self._dims.append(dim)
         self._device = self._fields[0].device
+
+    def _lead(self, rows: tuple[Any, ...], part: int, tensor: Tensor) -> int:
+        """How many leading dimensions a part has: told, or 2 where only [P, S, n] fits."""
+        if self.leads is not None:
+            return self.leads[part]
+        stack = next(_tensors(rows)).shape[:2]
+        if part == 0 or tensor.shape[1:3] != stack:
+            return 1
+        if tensor.shape[:2] == stack:
+            raise ValueError(f"Rows {tuple(tensor.shape)} are ambiguous: give `leads`")
+        return 2
 
     def _write(self, rows: tuple[Any, ...], sources: np.ndarray, slots: np.ndarray) -> None:
         """Copy rows ``sources`` to ``slots``, all distinct; both count over replicas and rows."""

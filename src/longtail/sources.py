@@ -7,7 +7,16 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from longtail.examples import Batch, Device, Index, RaggedColumn, Rows, TensorExamples, map_leaves
+from longtail.examples import (
+    Batch,
+    Device,
+    Index,
+    RaggedColumn,
+    Rows,
+    TensorExamples,
+    as_tensor,
+    map_leaves,
+)
 from longtail.objectives import Objective
 from longtail.sequences import Segments, TableSequence
 
@@ -66,7 +75,7 @@ def _join(parts: list[Any]) -> Any:
     def join(*columns: Any) -> Any:
         if isinstance(columns[0], list):
             return RaggedColumn.from_rows([row for column in columns for row in column])
-        return torch.cat([torch.as_tensor(column) for column in columns])
+        return torch.cat([as_tensor(column) for column in columns])
 
     return map_leaves(join, *parts)
 
@@ -174,4 +183,6 @@ def from_hf(
 def _lengths_differ(columns: list[Any]) -> bool:
     """Whether rows of these columns are lists that do not all have the same length."""
     rows = (row for column in columns for row in column)
-    return len({len(row) for row in rows if isinstance(row, Sequence | np.ndarray)}) > 1
+    return (
+        len({len(row) for row in rows if isinstance(row, Sequence | np.ndarray | torch.Tensor)}) > 1
+    )
