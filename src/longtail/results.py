@@ -63,7 +63,10 @@ class Result:
         return bool(self.summary.get("higher_is_better", True))
 
     def metric(self, name: str) -> float:
-        value = self.summary.get(name)
+        """RP, LP, FGT, BWT, or a path into summary.json such as `breakdown.tail.RP`."""
+        value: Any = self.summary
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
         return float("nan") if value is None else float(value)
 
     @cached_property

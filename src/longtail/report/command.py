@@ -15,6 +15,7 @@ from rich.text import Text
 from longtail.report import checks, figures, formats, page, paper, statistics, tables
 from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.provenance import provenance
+from longtail.report.selection import select
 from longtail.results import METRICS, Results, load
 
 INSTALL = "pip install 'longtail[report]' for figures and the page"
@@ -58,6 +59,7 @@ def write(
 ) -> dict[str, Path]:
     """Writes all of the report below `out`; returns the main files by kind."""
     out.mkdir(parents=True, exist_ok=True)
+    select(results)
     groups = group(results.runs)
     table = tables.build(results, groups)
     report = results.plan.get("report", {})

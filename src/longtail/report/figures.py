@@ -85,7 +85,7 @@ def write(groups: list[Group], table: Table, folder: Path, pair: tuple[str, str]
             for ending in ("svg", "pdf", "png"):
                 out = io.BytesIO()
                 metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-                figure.savefig(out, format=ending, dpi=160, bbox_inches="tight", metadata=metadata)
+                figure.savefig(out, format=ending, dpi=140, metadata=metadata)
                 paths.append(folder / f"{name}.{ending}")
                 write_atomic(paths[-1], out.getvalue())
     return paths

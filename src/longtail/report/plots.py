@@ -115,16 +115,20 @@ class Plots:
                 | {"shown": np.asarray(s.x, np.int32)},
                 name=g.name,
             )
-            style = {"color": self.look.colour(g), "tags": [self.lines.index(g.line)]}
+            drawn, colour = [], self.look.colour(g)
             if np.isfinite(s.half).any() and not spread:
-                plot.varea("x", "low", "high", source=source, alpha=0.15, **style)
+                drawn.append(
+                    plot.varea("x", "low", "high", source=source, alpha=0.15, color=colour)
+                )
             dash = "solid" if kind == "difference" else DASHES[self.look.dash(g)]
-            line = plot.line(
-                "x", "y", source=source, line_width=2, line_dash=dash, name=g.name, **style
-            )
+            style: dict[str, Any] = {"line_width": 2, "line_dash": dash, "color": colour}
+            line = plot.line("x", "y", source=source, name=g.name, **style)
             hovered.append(line)
+            drawn.append(line)
             if len(s.x) < 60:
-                plot.scatter("x", "y", source=source, size=5, **style)
+                drawn.append(plot.scatter("x", "y", source=source, size=5, color=colour))
+            for renderer in drawn:  # given to `line` itself, tags would end up on its glyph
+                renderer.tags = [self.lines.index(g.line)]
         tips = [
             ("", "$name"),
             (x, "@shown"),
@@ -160,10 +164,12 @@ class Plots:
                 "marker": MARKERS[self.look.index(g) % len(MARKERS)],
                 "line_color": colour,
                 "fill_color": colour if g.labels.get("policy") != "reset" else None,
-                "tags": [self.lines.index(g.line)],
             }
             source = {"x": [x], "y": [y]}
-            plot.scatter("x", "y", source=source, size=11, line_width=2, name=g.name, **style)
+            point = plot.scatter(
+                "x", "y", source=source, size=11, line_width=2, name=g.name, **style
+            )
+            point.tags = [self.lines.index(g.line)]
         tips = [("", "$name"), ("LP", "@x{0.000}"), ("RP", "@y{0.000}")]
         plot.add_tools(HoverTool(tooltips=tips))
         caption = _joined("Learned (LP) against retained (RP); dotted: nothing is lost", title)
@@ -184,8 +190,9 @@ class Plots:
         plot = _figure("task", "after learning", "linear", "linear")
         for i, (g, (after, _, matrix)) in enumerate(found):
             place: dict[str, Any] = {"x": 0.5, "y": 0, "dw": float(after[-1]), "dh": len(after)}
-            place |= {"color_mapper": mapper, "tags": [f"heat{i}"], "visible": i == 0}
-            plot.image(image=[matrix.astype(np.float32)], **place)
+            place |= {"color_mapper": mapper, "visible": i == 0}
+            image = plot.image(image=[matrix.astype(np.float32)], **place)
+            image.tags = [f"heat{i}"]
             self.heats.append(f"{g.name}, seed {g.runs[0].seed}")
         after = found[0][1][0]
         ticks = np.unique(np.linspace(0, len(after) - 1, 6).astype(int)).tolist()

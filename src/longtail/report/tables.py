@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,6 @@ HEADINGS = {
     "second_moment": "2nd moment",
     "lr_adjust": "lr adjust",
 }
-_NUMBERS = tuple(f"{m}{end}" for m in METRICS for end in ("", "_se", "_paper"))
 _COUNTS = ("seeds", "diverged", "selected", "tasks")
 
 
@@ -67,8 +67,9 @@ def build(results: Results, groups: list[Group] | None = None) -> Table:
         "percent" if first.get("score") in PERCENT_SCORES else str(first.get("score", ""))
     )
     scale = 100.0 if unit == "percent" else 1.0
-    rows = [_row(g, scale, paper_key) for g in groups]
-    metrics = [m for m in wanted.get("metrics", METRICS) if any(_finite(r.get(m)) for r in rows)]
+    asked = wanted.get("metrics", METRICS)
+    rows = [_row(g, scale, paper_key, asked) for g in groups]
+    metrics = [m for m in asked if any(_finite(r.get(m)) for r in rows)]
     columns = wanted.get("columns") or _default_columns(rows)
     index = wanted.get("index") or _default_index(rows, columns)
     table = Table(
@@ -87,10 +88,10 @@ def build(results: Results, groups: list[Group] | None = None) -> Table:
 
 def better(table: Table, metric: str) -> bool:
     """Whether larger is better: forgetting (FGT) runs against the score, the others with it."""
-    return table.higher_is_better != (metric == "FGT")
+    return table.higher_is_better != (metric.rpartition(".")[2] == "FGT")
 
 
-def _row(g: Group, scale: float, paper_key: str | None) -> dict[str, Any]:
+def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) -> dict[str, Any]:
     row: dict[str, Any] = {**g.labels, "seeds": len(g.runs)}
     tasks = g.runs[0].summary.get("tasks")
     if tasks is not None:
@@ -98,7 +99,7 @@ def _row(g: Group, scale: float, paper_key: str | None) -> dict[str, Any]:
     diverged = int(sum(not math.isfinite(v) for v in g.values("RP")))
     if diverged:
         row["diverged"] = diverged
-    for metric in METRICS:
+    for metric in dict.fromkeys((*METRICS, *asked)):
         values = g.values(metric) * scale
         values = values[np.isfinite(values)]
         row[metric] = float(values.mean()) if len(values) else None
@@ -116,7 +117,9 @@ def _default_columns(rows: list[dict[str, Any]]) -> str | None:
 
 
 def _default_index(rows: list[dict[str, Any]], columns: str | None) -> list[str]:
-    keys = dict.fromkeys(k for r in rows for k in r if k not in (*_NUMBERS, *_COUNTS, columns))
+    keys = dict.fromkeys(
+        k for r in rows for k in r if not _measured(k) and k not in (*_COUNTS, columns)
+    )
     varied = [k for k in keys if len({str(r.get(k)) for r in rows}) > 1]
     return varied or ["method"]
 
@@ -209,6 +212,11 @@ def number(value: float | None, unit: str) -> str:
     if size and not 1e-4 <= size < 1e5:
         return f"{value:.2e}"
     return f"{value:.1f}" if size >= 100 else f"{value:.2f}" if size >= 1 else f"{value:.4f}"
+
+
+def _measured(key: str) -> bool:
+    """Whether a row's key is a number of it, not part of its name."""
+    return key.rpartition(".")[2].partition("_")[0] in METRICS
 
 
 def _finite(value: Any) -> bool:

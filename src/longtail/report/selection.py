@@ -1,0 +1,61 @@
+"""Model selection: of the values of one setting, report the one that is best on validation data.
+
+Test scores play no part: a group without a validation score is not selected from, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from longtail.report.groups import display
+from longtail.results import Result, Results
+
+
+def select(results: Results) -> None:
+    """Keeps, in place, the runs with the best value of the study's [select] key."""
+    key = str(results.plan.get("select", {}).get("key", "")).rpartition(".")[2]
+    if not key or not results.finished:
+        return
+    families: dict[str, dict[str, list[Result]]] = {}
+    for run in results.finished:
+        rest = {k: v for k, v in run.labels.items() if k not in (key, "seed")}
+        value = json.dumps(run.labels.get(key))
+        families.setdefault(json.dumps(rest, default=str), {}).setdefault(value, []).append(run)
+    kept: set[str] = set()
+    notes = []
+    for rest, values in families.items():
+        name = " ".join(display(k, v) for k, v in json.loads(rest).items())
+        chosen = _best(values)
+        if chosen is None:
+            results.problems.append(
+                f"{name}: no {key} was selected, since the runs have no validation score "
+                "(set train.validation above 0)"
+            )
+            kept |= {run.id for runs in values.values() for run in runs}
+            continue
+        kept |= {run.id for run in values[chosen]}
+        notes.append(f"{name} {chosen}")
+        for run in values[chosen]:  # no longer part of the name: it may differ between methods
+            run.labels = {k: v for k, v in run.labels.items() if k != key}
+    results.runs = [run for run in results.runs if run.id in kept or run.status != "finished"]
+    if notes:
+        text = f"{key} chosen by validation score: {'; '.join(notes)}."
+        results.plan = {**results.plan, "selected": [text]}
+
+
+def _best(values: dict[str, list[Result]]) -> str | None:
+    """The value whose runs have the best mean validation score; a diverged run rules it out."""
+    means: dict[str, float] = {}
+    for value, runs in values.items():
+        scores: list[Any] = [run.summary.get("validation") for run in runs]
+        if all("validation" not in run.summary for run in runs):
+            return None
+        if all(isinstance(s, int | float) and np.isfinite(s) for s in scores):
+            means[value] = float(np.mean(scores))
+    if not means:
+        return None
+    higher = next(iter(values.values()))[0].higher_is_better
+    return (max if higher else min)(means, key=lambda value: means[value])

@@ -1,0 +1,193 @@
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from made_up_runs import config, identity, write_run, write_stack, write_study
+
+from longtail.report import checks, formats, paper, tables
+from longtail.report.command import compare_policies
+from longtail.report.groups import group
+from longtail.report.selection import select
+from longtail.results import Results, load
+
+
+def table_of(folder: Path, **report) -> tables.Table:
+    results = load(folder)
+    results.plan = {"report": report}
+    return tables.build(results)
+
+
+def test_rows_are_means_with_standard_errors_in_percent(tmp_path: Path):
+    write_study(tmp_path)
+    table = table_of(tmp_path)
+    runs = [r for r in load(tmp_path).runs if r.labels == {"method": "ewc", "policy": "reset"}]
+    values = [100 * r.metric("RP") for r in runs]
+    mean = sum(values) / 3
+    row = checks.find(table.rows, method="ewc", policy="reset")
+    assert row["RP"] == pytest.approx(mean)
+    assert row["RP_se"] == pytest.approx((sum((v - mean) ** 2 for v in values) / 2 / 3) ** 0.5)
+    assert row["seeds"] == 3
+
+
+def test_paper_stands_beside_ours_and_the_best_is_bold(tmp_path: Path):
+    write_study(tmp_path)
+    table = table_of(tmp_path, paper="wsd", title="WSD <1>")
+    text = formats.markdown(table)
+    assert "WSD &lt;1>" in text
+    assert "(78.76)" in text
+    grid = tables.grid(table)
+    assert grid.index == ["Method"]
+    assert grid.columns[:2] == [("RP", "w/ MC"), ("RP", "w/o MC")]
+    assert [names[0] for names, _ in grid.lines] == ["Finetune", "EWC", "DER++"]
+    best = [
+        (names[0], i) for names, cells in grid.lines for i, c in enumerate(cells) if c and c.best
+    ]
+    assert ("DER++", 0) in best
+    assert ("DER++", 1) not in best
+
+
+def test_forgetting_is_better_when_lower_and_errors_turn_everything_round(tmp_path: Path):
+    write_study(tmp_path)
+    table = table_of(tmp_path)
+    assert [tables.better(table, m) for m in ("RP", "LP", "FGT", "BWT")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    table.higher_is_better = False
+    assert [tables.better(table, m) for m in ("RP", "FGT")] == [False, True]
+
+
+def test_every_format_holds_every_row(tmp_path: Path):
+    write_study(tmp_path)
+    table = table_of(tmp_path)
+    rows = list(csv.DictReader(io.StringIO(formats.as_csv(table))))
+    assert [float(r["RP"]) for r in rows] == [r["RP"] for r in table.rows]
+    assert formats.latex(table).count(r"\\") == 2 + 3
+    assert r"\textbf{" in formats.latex(table)
+    assert "DER++" in formats.text(table)
+    assert formats.as_html(table).count("<tr>") == 2 + 3
+
+
+def test_names_are_escaped_in_every_format(tmp_path: Path):
+    for seed in (0, 1):
+        write_run(tmp_path / str(seed), config("<script>_&|", seed=seed))
+    write_run(tmp_path / "other", config("ewc"))
+    table = table_of(tmp_path)
+    assert "<script>" not in formats.as_html(table)
+    assert r"<script>\_\&|" in formats.latex(table)
+    assert "&lt;script>_&\\|" in formats.markdown(table)
+    assert "[bold]" not in formats.text(table)
+
+
+def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
+    write_study(tmp_path)
+    identity_ = identity(config("ewc", "reset", 1))
+    path = tmp_path / "runs" / identity_ / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "RP": float("nan")}))
+    table = table_of(tmp_path)
+    row = checks.find(table.rows, method="ewc", policy="reset")
+    assert row["diverged"] == 1
+    assert row["RP"] > 0
+    assert any("1 runs ended in NaN" in note for note in table.notes)
+    json.loads(
+        formats.as_json(table, {"checks": [{"x": float("nan")}]}), parse_constant=pytest.fail
+    )
+
+
+def test_one_seed_has_no_standard_error(tmp_path: Path):
+    write_study(tmp_path, seeds=1)
+    table = table_of(tmp_path)
+    assert "±" not in formats.markdown(table)
+    assert "One seed" in table.notes[0]
+
+
+def test_ablation_is_spread_over_its_settings(tmp_path: Path):
+    named = {"method": "finetune", "policy": "x", "row": 7}
+    rows = [
+        {"id": identity(config(seed=s, lr=lr)), "labels": {**named, "setting": name}}
+        for lr, name in ((0.1, "same"), (0.2, "shift"))
+        for s in (0, 1)
+    ]
+    write_stack(tmp_path / "s", [config(seed=s, lr=lr) for lr in (0.1, 0.2) for s in (0, 1)])
+    report = {"paper": "table1", "columns": "setting", "index": ["row"], "metrics": ["RP", "LP"]}
+    (tmp_path / "plan.json").write_text(json.dumps({"runs": rows, "report": report}))
+    table = tables.build(load(tmp_path))
+    assert [(r["row"], r["setting"], r["RP_paper"]) for r in table.rows] == [
+        (7, "same", 0.10),
+        (7, "shift", 18.08),
+    ]
+    assert tables.grid(table).columns == [
+        ("RP", "same"), ("RP", "shift"), ("LP", "same"), ("LP", "shift"),
+    ]  # fmt: skip
+    assert table.unit == "mse"
+
+
+def test_paper_has_its_own_numbers():
+    assert paper.numbers("wsd", {"method": "derpp", "policy": "continual"})["RP"] == 79.12
+    assert paper.numbers("table1", {"row": 11, "setting": "shift"}) == {"RP": 6.28}
+    assert paper.numbers("nlp5", {"method": "multitask", "policy": "reset"}) == {}
+    assert paper.agreement(0.1, 0.12, "mse") == "close"
+    assert paper.agreement(70.0, 76.0, "percent") == "far"
+    with pytest.raises(ValueError, match="known: table1"):
+        paper.unit("nope")
+
+
+def test_checks_compute_their_claims_and_miss_their_rows_loudly(tmp_path: Path):
+    write_study(tmp_path)
+    rows = table_of(tmp_path).rows
+    claims = checks.run(["mc_improves", "mc_forgets_less", "multitask_is_best"], rows)
+    assert [c["holds"] for c in claims] == [True] * 6 + [False]
+    assert "missing" in claims[-1]["numbers"]
+    for row in rows:
+        row["policy"] = {"continual": "reset", "reset": "continual"}[row["policy"]]
+    assert not any(c["holds"] for c in checks.run(["mc_improves"], rows))
+    with pytest.raises(ValueError, match="mc_improves"):
+        checks.run(["mc_improve"], rows)
+
+
+def test_policies_are_compared_seed_by_seed(tmp_path: Path):
+    write_study(tmp_path, seeds=5)
+    tests = compare_policies(group(load(tmp_path).runs), ("continual", "reset"), "percent")
+    ewc = next(t for t in tests if t["method"] == "ewc" and t["metric"] == "RP")
+    assert (ewc["n"], ewc["wins"], ewc["p"]) == (5, 5, 2 / 32)
+    assert ewc["p_holm"] == pytest.approx(3 * 2 / 32)
+    assert ewc["low"] < ewc["mean"] < ewc["high"]
+
+
+def _with_learning_rates(folder: Path, validation: dict[float, float | None]) -> Results:
+    entries = []
+    for lr, value in validation.items():
+        for seed in (0, 1):
+            settings = config(seed=seed, lr=lr)
+            path = write_run(folder / "runs" / identity(settings), settings) / "summary.json"
+            summary = json.loads(path.read_text())
+            # test scores point the other way: selection must not look at them
+            summary["RP"] = 1 - (value or 0)
+            path.write_text(
+                json.dumps(summary if value is None else {**summary, "validation": value})
+            )
+            labels = {"method": "finetune", "policy": "continual", "lr": lr}
+            entries.append({"id": identity(settings), "labels": labels})
+    plan = {"runs": entries, "select": {"key": "train.lr"}}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    return load(folder)
+
+
+def test_selection_goes_by_validation_and_never_by_test_scores(tmp_path: Path):
+    results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
+    select(results)
+    assert {run.config["train"]["lr"] for run in results.runs} == {0.01}
+    assert "lr chosen by validation score: Finetune w/ MC 0.01" in " ".join(
+        tables.build(results).notes
+    )
+
+
+def test_without_validation_scores_nothing_is_selected(tmp_path: Path):
+    results = _with_learning_rates(tmp_path, {0.1: None, 0.01: None})
+    select(results)
+    assert len(results.runs) == 4
+    assert "train.validation" in results.problems[0]

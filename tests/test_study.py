@@ -1,0 +1,234 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from longtail import cli
+from longtail.jobs import make_jobs
+from longtail.results import load
+from longtail.study import expand, matching, parse_seeds, read
+
+TINY = """
+benchmark = "toy"
+methods = ["finetune"]
+seeds = "0-1"
+[data]
+tasks = 12
+zero_shot = 1
+cap = 40
+[train]
+evaluate_every = 4
+"""
+
+
+def study_file(folder: Path, text: str = TINY, **replaced: str) -> Path:
+    for key, new in replaced.items():
+        lines = text.splitlines()
+        lines[next(i for i, line in enumerate(lines) if line.startswith(f"{key} "))] = new
+        text = "\n".join(lines) + "\n"
+    path = folder / "tiny.toml"
+    path.write_text(text)
+    return path
+
+
+def study(*arguments: object) -> int:
+    return cli.main(["study", *map(str, arguments)])
+
+
+def test_file_expands_to_methods_policies_grid_and_seeds(tmp_path: Path):
+    path = study_file(tmp_path, TINY + '[grid]\n"train.lr" = [0.1, 0.01, 0.001]\n')
+    runs = expand(read(path))
+    assert len(runs) == len({run.id for run in runs}) == 2 * 3 * 2
+    assert runs[0].labels == {"method": "finetune", "policy": "continual", "lr": 0.1}
+    assert [run.id for run in runs] == [run.id for run in expand(read(path))]
+    assert runs[0].config.data.tasks == 12
+
+
+def test_adding_a_seed_keeps_the_ids_of_the_others(tmp_path: Path):
+    few = {run.id for run in expand(read(study_file(tmp_path)))}
+    more = {run.id for run in expand(read(study_file(tmp_path, seeds='seeds = "0-2"')))}
+    assert few < more
+    assert len(more) == 6
+
+
+def test_multitask_has_one_policy_and_grid_skips_methods_without_the_setting(tmp_path: Path):
+    text = study_file(tmp_path, methods='methods = ["finetune", "reservoir", "multitask"]')
+    text.write_text(text.read_text() + '[grid]\n"methods.buffer" = [5, 10]\n')
+    runs = expand(read(text))
+    counts = {m: sum(r.labels["method"] == m for r in runs) for m in read(text).methods}
+    assert counts == {"finetune": 4, "reservoir": 8, "multitask": 2}
+    assert "buffer" not in runs[0].labels
+
+
+def test_named_policies_become_labelled_rows(tmp_path: Path):
+    rows = """
+[[policies]]
+name = "1"
+row = 1
+first_moment = "reset"
+second_moment = "reset"
+beta3 = 0.9
+[[policies]]
+name = "MTL"
+row = 11
+methods = ["multitask"]
+optimizer = "reset"
+"""
+    path = study_file(tmp_path, TINY + rows, methods='methods = ["finetune", "multitask"]')
+    labels = [run.labels for run in expand(read(path))][::2]
+    assert labels[0] == {
+        "method": "finetune",
+        "policy": "1",
+        "row": 1,
+        "first_moment": "reset",
+        "second_moment": "reset",
+        "lr_adjust": True,
+    }
+    assert labels[1] == {"method": "multitask", "policy": "MTL", "row": 11}
+
+
+def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
+    text = TINY + "[method]\nbuffer = 7\n[method.derpp]\nalpha = 0.25\n"
+    path = study_file(tmp_path, text, methods='methods = ["finetune", "derpp"]')
+    derpp = next(r for r in expand(read(path)) if r.labels["method"] == "derpp")
+    assert (derpp.config.methods.buffer, derpp.config.methods.alpha) == (7, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"benchmark": 'benchmrk = "toy"'}, "benchmark"),
+        ({"seeds": 'seeds = "a-b"'}, "a-b"),
+        ({"tasks": "taskz = 3"}, "tasks"),
+        ({"methods": 'methods = ["finetun"]'}, "finetune"),
+        ({"methods": "methods = 3"}, "list of names"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(tmp_path: Path, capsys, change, message):
+    assert study(study_file(tmp_path, **change), "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_seeds_and_conditions(tmp_path: Path):
+    assert parse_seeds("0-2, 7") == [0, 1, 2, 7]
+    runs = expand(read(study_file(tmp_path)))
+    assert len(matching(runs, ["policy=reset", "seed=1"])) == 1
+    assert len(matching(runs, ["data.tasks=12"])) == 4
+    with pytest.raises(ValueError, match=r"polcy.*policy"):
+        matching(runs, ["polcy=reset"])
+
+
+def test_executes_reports_and_later_computes_only_what_is_new(tmp_path: Path, capsys):
+    out = tmp_path / "out"
+    assert study(study_file(tmp_path), "--out", out) == 0
+    assert "4 runs computed" in capsys.readouterr().out
+    table = json.loads((out / "table.json").read_text())
+    assert [(r["method"], r["policy"], r["seeds"]) for r in table["rows"]] == [
+        ("finetune", "continual", 2),
+        ("finetune", "reset", 2),
+    ]
+    stack = next(out.glob("stacks/*/runs.json"))
+    before = stack.stat().st_mtime_ns
+    path = study_file(tmp_path, seeds="seeds = [0, 1, 2]")
+    assert study(path, "--out", out, "--no-report") == 0
+    assert "2 runs computed, 4 were finished before" in capsys.readouterr().out
+    assert stack.stat().st_mtime_ns == before
+    assert study(path, "--out", out, "--dry-run", "--quiet") == 0
+    assert "6 runs, 6 finished" in " ".join(capsys.readouterr().out.split())
+
+
+def test_only_executes_what_matches_and_the_report_counts_the_rest(tmp_path: Path, capsys):
+    out = tmp_path / "out"
+    assert study(study_file(tmp_path), "--out", out, "--only", "policy=reset", "--no-report") == 0
+    assert "2 runs computed" in capsys.readouterr().out
+    assert load(out).state == "2 of 4 runs finished."
+
+
+def test_unfinished_stack_goes_on_as_it_was_begun(tmp_path: Path):
+    runs = expand(read(study_file(tmp_path)))
+    (job,) = make_jobs(runs, tmp_path, stack=True, earlier={})
+    (tmp_path / job.folder / "snapshot").mkdir(parents=True)
+    more = expand(read(study_file(tmp_path, seeds='seeds = "0-2"')))
+    members = [config.id for config in job.configs]
+    jobs = make_jobs(more, tmp_path, stack=True, earlier={job.id: members})
+    assert [(j.id == job.id, len(j.configs)) for j in jobs] == [(True, 4), (False, 2)]
+
+
+def test_stacks_are_full_products_of_variants_and_seeds(tmp_path: Path):
+    runs = expand(read(study_file(tmp_path, seeds='seeds = "0-2"')))
+    lacking = [r for r in runs if not (r.labels["policy"] == "reset" and r.config.seed == 0)]
+    jobs = make_jobs(lacking, tmp_path, stack=True, earlier={})
+    assert sorted(len(job.configs) for job in jobs) == [2, 3]
+
+
+FAILING = '''
+from longtail.methods import Finetune
+
+class Broken(Finetune):
+    """Fails in the middle of a run."""
+
+    def end_task(self, train):
+        raise RuntimeError("no <b>luck</b>")
+'''
+
+
+def test_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys, monkeypatch):
+    (tmp_path / "broken_method.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = study_file(tmp_path, methods='methods = ["broken_method:Broken", "finetune"]')
+    path.write_text("stack = false\n" + path.read_text())
+    out = tmp_path / "out"
+    assert study(path, "--out", out, "--seeds", "0") == 1
+    said = capsys.readouterr()
+    assert "2 runs computed" in said.out
+    assert said.err.count("no <b>luck</b>") == 2
+    errors = [json.loads(p.read_text()) for p in out.glob("runs/*/error.json")]
+    assert [e["error"] for e in errors] == ["RuntimeError: no <b>luck</b>"] * 2
+    assert "no &lt;b&gt;luck" in (out / "report.html").read_text()
+
+
+def test_two_processes_write_the_same_files_as_one(tmp_path: Path):
+    path = study_file(tmp_path, TINY + "[resources]\ncpus = 1\n")
+    path.write_text("stack = false\n" + path.read_text())
+    for name, jobs in (("one", 1), ("two", 2)):
+        assert study(path, "--out", tmp_path / name, "--jobs", jobs, "--no-report", "--quiet") == 0
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert len(contents(tmp_path / "one")) > 4 * 4
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Files that follow from the settings: all but times, locks and snapshots."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.name not in ("timing.json", ".lock")
+        and "snapshot" not in path.parts
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_saves_and_the_next_call_ends_with_the_same_files(tmp_path: Path, jobs: int):
+    text = TINY.replace("tasks = 12", "tasks = 600").replace("cap = 40", "cap = 400")
+    path = study_file(tmp_path, "stack = false\n" + text + "[resources]\ncpus = 1\n")
+    command = [sys.executable, "-m", "longtail.cli", "study", str(path), "--jobs", str(jobs)]
+    command += ["--no-report", "--out"]
+    process = subprocess.Popen([*command, str(tmp_path / "a")], stderr=subprocess.PIPE, text=True)
+    while not list((tmp_path / "a").glob("runs/*/scores.jsonl")):
+        time.sleep(0.1)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130, process.stderr.read() if process.stderr else ""
+    assert list((tmp_path / "a").glob("runs/*/snapshot/*.pt"))
+    assert len(list((tmp_path / "a").glob("runs/*/summary.json"))) < 4
+    subprocess.run([*command, str(tmp_path / "a")], check=True)
+    subprocess.run([*command, str(tmp_path / "b")], check=True)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
