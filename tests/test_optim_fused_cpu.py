@@ -14,7 +14,7 @@ from optim_helpers import assert_same, parameters, set_gradients, states, train,
 from torch.nn import Parameter
 
 from longtail import ContinualAdam, ContinualAdamW
-from longtail.optim import cpp, fused_cpu
+from longtail.optim import cpp, fused_cpu_fast
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
 
@@ -29,13 +29,13 @@ def _compiler() -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """The outcome of every attempt at the short way."""
     outcomes: list[bool] = []
-    original = fused_cpu.fast_step
+    original = fused_cpu_fast.fast_step
 
     def counting(*args: Any) -> bool:
         outcomes.append(original(*args))
         return outcomes[-1]
 
-    monkeypatch.setattr(fused_cpu, "fast_step", counting)
+    monkeypatch.setattr(fused_cpu_fast, "fast_step", counting)
     return outcomes
 
 
@@ -185,6 +185,17 @@ def test_threads_share_the_work_and_agree() -> None:
     finally:
         torch.set_num_threads(threads)
     assert_same(*results)
+
+
+def test_autograd_notices_a_step_between_forward_and_backward() -> None:
+    p = Parameter(torch.ones(3))
+    optimizer = ContinualAdam([p], fused=True)
+    for _ in range(3):  # the long way and the short way
+        loss = p.square().sum()
+        p.grad = torch.ones(3)
+        optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
 
 
 def test_infinite_parameters_stay_what_they_are() -> None:

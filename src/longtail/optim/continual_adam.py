@@ -194,7 +194,7 @@ class ContinualAdam(Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Tells GradScaler that `step` unscales gradients and skips on infinities by itself."""
-        return all(group["fused"] for group in self.param_groups)
+        return all(map(uses_fused, self.param_groups))
 
     def _init_group(
         self,
@@ -343,26 +343,7 @@ class ContinualAdam(Optimizer):
             fast = plan_cache.get("fast_end_task")
             if fast is not None and fast(self, group, plan_cache):
                 continue
-            buckets: dict[torch.device, _state.Boundary] = {}
-            past_first = group["first_moment"] == "task"
-            for p in group["params"]:
-                state = self.state.get(p)
-                if not state:
-                    continue
-                step = state.get("step")
-                on_device = isinstance(step, Tensor) and step.device.type != "cpu"
-                _state.fill(p, state, on_device=on_device, past_first=past_first)
-                lists = buckets.setdefault(
-                    state["step"].device, _state.Boundary([], [], [], [], [], [])
-                )
-                lists.exp_avgs.append(state["exp_avg"])
-                lists.exp_avg_sqs.append(state["exp_avg_sq"])
-                lists.past_exp_avg_sqs.append(state["past_exp_avg_sq"])
-                if past_first:
-                    lists.past_exp_avgs.append(state["past_exp_avg"])
-                lists.state_steps.append(state["step"])
-                lists.past_steps.append(state["past_steps"])
-            took = [self._fold(group, lists) for lists in buckets.values()]
+            took = [self._fold(group, lists) for lists in _state.gather(self.state, group)]
             _state.count_task(group, took)
 
     def _fold(self, group: dict[str, Any], lists: _state.Boundary) -> Tensor | bool:

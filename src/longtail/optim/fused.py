@@ -109,8 +109,9 @@ def _fused_continualadam(
         left += [indices[i] for i in rest or ()]
         if alone and not rest:
             # From now on these may do without the lists, if they find all as it was.
-            cache["fast"] = getattr(module, "fast_step", None)
-            cache["fast_end_task"] = getattr(module, "fast_end_task", None)
+            fast = _fast_module_for(device)
+            cache["fast"] = fast.fast_step
+            cache["fast_end_task"] = getattr(fast, "fast_end_task", None)
 
     if left and not (found_inf is not None and bool(found_inf)):
         chosen = _select(lists, left)
@@ -157,6 +158,11 @@ def _module_for(device: torch.device, params: list[Tensor]) -> ModuleType | None
     if device.type == "cpu":
         return importlib.import_module("longtail.optim.fused_cpu")
     return None
+
+
+def _fast_module_for(device: torch.device) -> ModuleType:
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    return importlib.import_module(f"longtail.optim.fused_{kind}_fast")
 
 
 def _on(scalar: Tensor | None, device: torch.device) -> Tensor | None:

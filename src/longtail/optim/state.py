@@ -14,7 +14,7 @@ so that checkpoints, CUDA graphs, compiled steps and wrappers all go on pointing
 memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -95,6 +95,28 @@ class Boundary(NamedTuple):
     past_exp_avgs: list[Tensor]
     state_steps: list[Tensor]
     past_steps: list[Tensor]
+
+
+def gather(states: Mapping[Tensor, Any], group: dict[str, Any]) -> list[Boundary]:
+    """The state of a group's parameters, complete: a set of lists for each device of counts."""
+    past_first = group["first_moment"] == "task"
+    found: dict[torch.device, Boundary] = {}
+    for param in group["params"]:
+        state = states.get(param)
+        if not state:
+            continue
+        step = state.get("step")
+        on_device = isinstance(step, Tensor) and step.device.type != "cpu"
+        fill(param, state, on_device=on_device, past_first=past_first)
+        lists = found.setdefault(state["step"].device, Boundary([], [], [], [], [], []))
+        lists.exp_avgs.append(state["exp_avg"])
+        lists.exp_avg_sqs.append(state["exp_avg_sq"])
+        lists.past_exp_avg_sqs.append(state["past_exp_avg_sq"])
+        if past_first:
+            lists.past_exp_avgs.append(state["past_exp_avg"])
+        lists.state_steps.append(state["step"])
+        lists.past_steps.append(state["past_steps"])
+    return list(found.values())
 
 
 def fold(

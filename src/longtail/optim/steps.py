@@ -148,16 +148,20 @@ def _single_tensor_continualadam(
             first_moment=first_moment,
             second_moment=second_moment,
         )
-        mixed = exp_avg_sq if share2 is None else _add_scaled(exp_avg_sq, past_sq, share2)
-        denom = (mixed.sqrt() / scale).add_(eps)
-        del mixed
+        if share2 is None:
+            root = exp_avg_sq.sqrt()
+        else:
+            root = _add_scaled(exp_avg_sq, past_sq, share2).sqrt_()
+        denom = (root / scale).add_(eps)
+        del root
         if share1 is None:
             numerator = exp_avg.clone() if differentiable else exp_avg
         else:
             numerator = _add_scaled(exp_avg, cast(Tensor, past_avg), share1)
         if isinstance(step_size, Tensor) and on_device:
             # torch divides by the step size, which is NaN for lr = 0
-            value.addcmul_(numerator / denom, -step_size.to(value.dtype))
+            size = step_size.to(device=value.device, dtype=value.dtype)
+            value.addcmul_(numerator / denom, -size)
         else:
             value.addcdiv_(numerator, denom, value=cast(float, -step_size))
         if dtype != param.dtype:
