@@ -44,6 +44,9 @@ POINTWISE = (
 # Weights of one replica's layer from which, on a CPU, copying them together costs too much.
 LARGE = 1 << 15
 
+# Up to so many outputs a CPU multiplies W hᵀ faster than h Wᵀ; ten times for one output.
+NARROW = 4
+
 
 class Replicas(nn.Module):
     """S models of one shape under P policies, trained as one.
@@ -115,34 +118,63 @@ class Replicas(nn.Module):
 
 
 def _linear(layers: tuple[nn.Linear, ...], h: Tensor, folded: bool, P: int, S: int) -> Tensor:
-    """One Linear layer of all replicas. As W hᵀ, its weight gradient comes out in W's layout."""
+    """One Linear layer of all replicas: [S, B, in], or [P, S, B, in] once `folded`."""
     weights: list[Tensor] = [layer.weight for layer in layers]
     biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    if P == 1 and (folded or h.stride(0) != 0):
-        h = h[0] if folded else h
-        out_t = _affine(weights[0], biases[0] if biases else None, h.transpose(1, 2)).unsqueeze(0)
-    elif h.device.type == "cpu" and weights[0][0].numel() >= LARGE and (folded or h.stride(0)):
-        h_t = (h if folded else h.expand(P, *h.shape)).transpose(-1, -2)
-        out_t = torch.stack([_affine(x.weight, x.bias, h_t[p]) for p, x in enumerate(layers)])
-    elif folded:
-        bias = torch.cat(biases) if biases else None
-        out_t = _affine(torch.cat(weights), bias, h.flatten(0, 1).transpose(1, 2))
-        out_t = out_t.unflatten(0, (P, S))
-    elif h.stride(0) == 0:  # all replicas see the same rows: one product for all of them
-        rows = h[0] @ torch.cat(weights).flatten(0, 1).t()
-        out_t = rows.t().unflatten(0, (P, S, -1))
-        out_t = out_t + torch.cat(biases).view(P, S, -1, 1) if biases else out_t
-    else:
-        bias = torch.cat(biases, 1) if biases else None
-        out_t = _affine(torch.cat(weights, 1), bias, h.transpose(1, 2))
-        out_t = out_t.unflatten(1, (P, -1)).transpose(0, 1)
-    return out_t.transpose(-1, -2)
+    if folded or (P == 1 and h.stride(0) != 0):
+        weight, bias = (
+            (weights[0], biases[0] if biases else None)
+            if P == 1
+            else (
+                torch.cat(weights),
+                torch.cat(biases) if biases else None,
+            )
+        )
+        out = _affine(h.flatten(0, 1) if folded else h, weight, bias)
+        return out.unflatten(0, (P, S))
+    if h.stride(0) == 0:  # all replicas see the same rows: one product for all of them
+        out = (h[0] @ torch.cat(weights).flatten(0, 1).t()).unflatten(1, (P, S, -1))
+        out = out.permute(1, 2, 0, 3)
+        return out + torch.cat(biases).view(P, S, 1, -1) if biases else out
+    out = _affine(h, torch.cat(weights, 1), torch.cat(biases, 1) if biases else None)
+    return out.unflatten(2, (P, -1)).permute(2, 0, 1, 3)
 
 
-def _affine(weight: Tensor, bias: Tensor | None, h_t: Tensor) -> Tensor:
-    if bias is None:
-        return torch.bmm(weight, h_t)
-    return torch.baddbmm(bias.unsqueeze(-1), weight, h_t)
+def _affine(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if torch.is_autocast_enabled(h.device.type):  # which knows the products, not our function
+        out = h @ weight.transpose(1, 2)
+        return out if bias is None else out + bias.unsqueeze(1)
+    return _Affine.apply(h, weight, bias)  # pyright: ignore[reportReturnType]
+
+
+class _Affine(torch.autograd.Function):
+    """h Wᵀ + b for a stack of matrices.
+
+    Autograd's own backward of this product gives the weight's gradient transposed, which is then
+    copied into the layout of the weight; here it comes out right.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(h, weight)
+        if weight.shape[1] > NARROW:
+            w_t = weight.transpose(1, 2)
+            return torch.bmm(h, w_t) if bias is None else torch.baddbmm(bias.unsqueeze(1), h, w_t)
+        h_t = h.transpose(1, 2)
+        out = (
+            torch.bmm(weight, h_t) if bias is None else torch.baddbmm(bias[..., None], weight, h_t)
+        )
+        return out.transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        h, weight = ctx.saved_tensors
+        needs_h, needs_weight, needs_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(grad, weight) if needs_h else None,
+            torch.bmm(grad.transpose(1, 2), h) if needs_weight else None,
+            grad.sum(1) if needs_bias else None,
+        )
 
 
 def linear_chain(module: nn.Module) -> list[nn.Module] | None:
