@@ -9,18 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longtail import benchmarks
 from longtail.methods import Method
 from longtail.random import Seed, derive
 from longtail.replicas import Replicas
-from longtail.settings import RunConfig, method_class, stack_key
+from longtail.settings import RunConfig, load_benchmark, method_class, stack_key
 from longtail.tasks import TableSequence, TaskSequence, multitask, validation_share
 from longtail.training import Policy, Run
 
 
 def build_run(config: RunConfig, device: torch.device | str = "cpu") -> Run:
     """A fresh run of one configuration."""
-    benchmark = benchmarks.load(config.benchmark).build(config.data, config.seed)
+    benchmark = load_benchmark(config.benchmark).build(config.data, config.seed)
     sequence = _sequence(benchmark, config, config.seed).to(device)
     model = _model(benchmark, config.seed).to(device)
     method = _method(config, model, sequence, config.seed)
@@ -39,7 +38,7 @@ def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu"
     """One program that trains all ``configs``; they must agree on `stack_key`."""
     stack = Stack(configs)
     first = stack.configs[0]
-    module = benchmarks.load(first.benchmark)
+    module = load_benchmark(first.benchmark)
     if hasattr(module, "build_stack"):
         benchmark = module.build_stack([row.data for row in stack.rows], stack.seeds)
     elif getattr(module, "STACKABLE", False):

@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import importlib.util
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -81,10 +82,15 @@ class RunConfig:
 
 
 def load_benchmark(name: str) -> Any:
-    """The module of a benchmark; a name without a dot that nobody knows gets the nearest one."""
-    if name not in benchmarks.BENCHMARKS and "." not in name:
+    """The module of a benchmark: one of ours by name, or any module that can be imported."""
+    if name in benchmarks.BENCHMARKS or "." in name:
+        return benchmarks.load(name)
+    found = name.isidentifier() and importlib.util.find_spec(name) is not None
+    module = importlib.import_module(name) if found else None
+    if not hasattr(module, "Settings") or not hasattr(module, "build"):
         raise unknown("benchmark", name, benchmarks.BENCHMARKS)
-    return benchmarks.load(name)
+    benchmarks.BENCHMARKS[name] = name
+    return module
 
 
 def method_names() -> list[str]:
@@ -244,7 +250,7 @@ def stack_key(config: RunConfig) -> str:
 
     A task boundary reaches the whole optimizer, so policies with and without one stay apart.
     """
-    module = benchmarks.load(config.benchmark)
+    module = load_benchmark(config.benchmark)
     tree = config.as_dict()
     del tree["seed"], tree["optimizer"]
     tree["policy"] = tree["policy"]["boundary"]

@@ -75,13 +75,12 @@ def settings_of(benchmark: str, method: str) -> dict[str, dict[str, Any]]:
 
 
 def task_sizes(benchmark: str, sets: list[str]) -> tuple[dict[str, Any], str]:
-    from longtail import benchmarks
     from longtail.progress import finite
-    from longtail.settings import resolve
+    from longtail.settings import load_benchmark, resolve
     from longtail.tasks import size_statistics, tail_plot
 
     config = resolve(benchmark, sets=sets)
-    sequence = benchmarks.load(benchmark).build(config.data, config.seed).sequence
+    sequence = load_benchmark(benchmark).build(config.data, config.seed).sequence
     statistics = size_statistics(sequence)
     width = max(map(len, statistics))
     lines = [f"{name.ljust(width)}  {_number(value)}" for name, value in statistics.items()]
