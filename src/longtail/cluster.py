@@ -10,6 +10,7 @@ from where it was. Two ways to keep the files:
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import logging
 import os
@@ -140,7 +141,7 @@ def run_ray(
     if started:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     cpus, gpus = float(resources.get("cpus", 1)), float(resources.get("gpus", 0))
-    options = Options(options.device, max(1, int(cpus)), options.snapshot_minutes)
+    options = dataclasses.replace(options, threads=max(1, int(cpus)))
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor: Any = ray.remote(Post)
     post = actor.options(num_cpus=0, scheduling_strategy=here).remote(str(out.resolve()))

@@ -15,8 +15,10 @@ from rich.text import Text
 
 from longtail.files import FolderLock, write_json
 from longtail.jobs import Job, Options, finished_ids, make_jobs, name
+from longtail.loggers import LOGGERS
 from longtail.overview import Overview, overview
 from longtail.study import Planned, Study, expand, matching, read
+from longtail.values import unknown
 
 MOST_SHOWN = 200
 
@@ -25,6 +27,9 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 0 when all wanted runs are finished, 1 when one failed."""
     if args.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
+    for tool in args.log:
+        if tool not in LOGGERS:
+            raise unknown("logger", tool, LOGGERS)
     study = read(args.file, args.seeds)
     planned = expand(study)
     wanted = matching(planned, args.only)
@@ -75,7 +80,9 @@ def execute_jobs(
     jobs: list[Job], out: Path, study: Study, args: argparse.Namespace, shown: Overview
 ) -> None:
     cpus = study.resources.get("cpus")
-    options = Options(args.device, int(cpus) if cpus else None, args.snapshot_minutes)
+    options = Options(
+        args.device, int(cpus) if cpus else None, args.snapshot_minutes, tuple(args.log)
+    )
     with shown:
         if args.engine == "ray":
             from longtail.cluster import run_ray

@@ -12,7 +12,9 @@ from typing import Any
 
 from longtail import benchmarks
 from longtail.files import write_json
+from longtail.loggers import log_result, logged
 from longtail.progress import Reporter
+from longtail.results import load
 from longtail.run_folder import execute, execute_stack
 from longtail.settings import RunConfig, stack_key
 from longtail.study import Planned
@@ -39,6 +41,7 @@ class Options:
     device: str = "auto"
     threads: int | None = None
     snapshot_minutes: float = 2.0
+    log: tuple[str, ...] = ()  # tools of `loggers`
 
 
 def finished_ids(out: Path) -> set[str]:
@@ -101,8 +104,18 @@ def _stackable(runs: Iterable[Planned]) -> list[list[Planned]]:
         for members in variants.values():
             seeds = tuple(sorted(run.config.seed for run in members))
             by_seeds.setdefault(seeds, []).extend(members)
-        groups += by_seeds.values()
+        groups += [part for members in by_seeds.values() for part in _within_memory(members)]
     return groups
+
+
+def _within_memory(runs: list[Planned]) -> list[list[Planned]]:
+    """A stack, or several with fewer seeds where the benchmark says how many its data allow."""
+    config = runs[0].config
+    limit = getattr(benchmarks.load(config.benchmark), "most_seeds", None)
+    seeds = list(dict.fromkeys(run.config.seed for run in runs))
+    most = len(seeds) if limit is None else max(1, limit(config.data, config.method))
+    parts = [set(seeds[i : i + most]) for i in range(0, len(seeds), most)]
+    return [[run for run in runs if run.config.seed in part] for part in parts]
 
 
 def _stack(runs: list[Planned], identity: str | None = None) -> Job:
@@ -130,12 +143,14 @@ def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None
             "device": options.device,
             "threads": options.threads,
             "snapshot_minutes": options.snapshot_minutes,
-            "reporter": tell,
         }
         if job.stacked:
-            execute_stack(job.configs, folder, **keywords)
+            execute_stack(job.configs, folder, reporter=tell, **keywords)
+            for run in load(folder).runs if options.log else ():
+                log_result(run, options.log, folder / "logs" / run.id)
         else:
-            execute(job.configs[0], folder, **keywords)
+            tell = logged(tell, options.log, job.configs[0], folder)
+            execute(job.configs[0], folder, reporter=tell, **keywords)
     except Exception as error:
         record_failure(folder, f"{type(error).__name__}: {error}", traceback.format_exc())
         return f"{type(error).__name__}: {error}"

@@ -22,7 +22,7 @@ import numpy as np
 from longtail.labels import label
 
 METRICS = ("RP", "LP", "FGT", "BWT")
-SKIPPED = {"snapshot", "figures", ".git", "__pycache__"}
+SKIPPED = {"snapshot", "figures", "tensorboard", "wandb", "mlruns", "logs", ".git", "__pycache__"}
 
 
 @dataclass(frozen=True)

@@ -273,6 +273,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--snapshot-minutes", type=float, default=2.0, metavar="M", help="time between snapshots"
     )
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="also log to tensorboard, wandb or mlflow; may be given more than once",
+    )
     parser.add_argument("--no-report", action="store_true", help="leave out tables and page")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")

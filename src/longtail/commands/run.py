@@ -21,7 +21,7 @@ EXAMPLES = """examples:
 Calling it again with the same --out resumes an interrupted run and leaves a finished one alone.
 """
 USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] [settings]"
-RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json"}
+RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}
 RESERVED |= {"help", "benchmark"}
 TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
 
@@ -59,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=2.0,
         metavar="X",
         help="least time between snapshots (default: 2); 0 writes one after every step",
+    )
+    add(
+        "--log",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="also log to tensorboard, wandb or mlflow; may be given more than once",
     )
     add("--quiet", action="store_true", help="print only warnings and errors")
     add("--json", action="store_true", help="JSON lines on stdout")
@@ -138,9 +145,17 @@ def main(args: argparse.Namespace) -> int:
     from longtail.settings import resolve
 
     config = resolve(args.benchmark, args.config, args.flags, args.set)
+    out = args.out or default_out(config)
+    tell = None
+    if args.log:
+        from longtail.loggers import logged
+        from longtail.progress import reporter
+
+        tell = logged(reporter(args.quiet, args.json), args.log, config, out)
     execute(
         config,
-        args.out or default_out(config),
+        out,
+        reporter=tell,
         quiet=args.quiet,
         json=args.json,
         device=args.device,

@@ -25,6 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare", nargs=2, type=Path, metavar=("A", "B"), help="compare two folders of runs"
     )
     parser.add_argument("--parquet", type=Path, metavar="FILE", help="export every score")
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="send finished runs to tensorboard, wandb or mlflow",
+    )
     parser.add_argument("--no-figures", action="store_true", help="skip the figures")
     parser.add_argument("--no-page", action="store_true", help="skip report.html")
     parser.add_argument("--json", action="store_true", help="print table.json, nothing else")

@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from longtail.loggers import log_result
 from longtail.report import checks, figures, formats, page, paper, statistics, tables
 from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.provenance import provenance
@@ -35,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
 
         rows = write_parquet(results, args.parquet)
         print(f"{rows:,} scores in {args.parquet}", file=sys.stderr)
+    for run_ in results.finished if args.log else ():
+        log_result(run_, args.log, (args.out or args.folder) / "logs" / run_.id)
     if args.title or args.paper:
         wanted = {"title": args.title, "paper": args.paper}
         report = {**results.plan.get("report", {}), **{k: v for k, v in wanted.items() if v}}

@@ -105,6 +105,9 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
         row[metric] = float(values.mean()) if len(values) else None
         se = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
         row[f"{metric}_se"] = se
+    after, curves = g.curves
+    if len(after) > 1:  # evaluated along the way: what checks on growth are made from
+        row["RP_after"], row["RP_curve"] = after.tolist(), (curves.mean(0) * scale).tolist()
     if paper_key:
         theirs = paper.numbers(paper_key, row)
         row.update({f"{m}_paper": theirs[m] for m in METRICS if m in theirs})
