@@ -7,7 +7,7 @@ four tables:
 table    dataclass                                    defaults overridden by
 ======== ============================================ =================================
 data     the benchmark's ``Settings``                 nothing
-train    ``TrainSettings``                            the benchmark's ``TRAIN``
+train    ``TrainSettings``                            its ``TRAIN``, ``METHOD_TRAIN[method]``
 methods  the method's ``Settings``                    the benchmark's ``METHOD_SETTINGS``
 policy   first_moment second_moment beta3 boundary    the named optimizer policy
 ======== ============================================ =================================
@@ -130,10 +130,11 @@ def options(benchmark: str, method: str = "finetune", optimizer: str = "continua
         Option("", "seed", int, 0, "seed of the order, the model, the batches and the buffers"),
     ]
     overrides = getattr(module, "METHOD_SETTINGS", {})
+    training = getattr(module, "METHOD_TRAIN", {}).get(method, {})
     return [
         *head,
         *_fields("data", module.Settings, {}),
-        *_fields("train", TrainSettings, getattr(module, "TRAIN", {})),
+        *_fields("train", TrainSettings, {**getattr(module, "TRAIN", {}), **training}),
         *_fields("methods", cls.Settings, overrides.get(method, {})),
         *(o for o in _fields("policy", Policy, policy) if o.name in POLICY_FIELDS),
     ]
