@@ -121,6 +121,9 @@ def _linear(layers: tuple[nn.Linear, ...], h: Tensor, folded: bool, P: int, S: i
     """One Linear layer of all replicas: [S, B, in], or [P, S, B, in] once `folded`."""
     weights: list[Tensor] = [layer.weight for layer in layers]
     biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    if P > 1 and weights[0][0].numel() >= LARGE and h.device.type == "cpu" and h.stride(0):
+        parts = h if folded else h.expand(P, *h.shape)
+        return torch.stack([_affine(parts[p], x.weight, x.bias) for p, x in enumerate(layers)])
     if folded or (P == 1 and h.stride(0) != 0):
         weight, bias = (
             (weights[0], biases[0] if biases else None)
