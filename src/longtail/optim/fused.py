@@ -111,7 +111,7 @@ def _fused_continualadam(
             # From now on these may do without the lists, if they find all as it was.
             fast = _fast_module_for(device)
             cache["fast"] = fast.fast_step
-            cache["fast_end_task"] = getattr(fast, "fast_end_task", None)
+            cache["fast_end_task"] = fast.fast_end_task
 
     if left and not (found_inf is not None and bool(found_inf)):
         chosen = _select(lists, left)

@@ -121,6 +121,12 @@ class Table:
         # Autograd must notice that parameters it may have saved are no longer the same.
         increment_version(self.params)
 
+    def run_end_task(self, beta1: float | Tensor, beta2: float | Tensor, flags: int) -> int:
+        """How many parameters had taken a step."""
+        scalars = array("d", map(float, (0.0, beta1, beta2)))
+        address = scalars.buffer_info()[0]
+        return self.end_task(self.n, self.address, address, flags, torch.get_num_threads())
+
 
 def step_(
     cache: dict[str, Any],
@@ -217,11 +223,9 @@ def end_task_(
     rows = [Row(row[0], *row) for row in zip(*lists, strict=True)]
     if lib is None or not all(row.fits() for row in rows):
         return None
-    scalars = array("d", map(float, (0.0, beta1, beta2)))
     flags = kernel_flags(False, False, first_moment, second_moment)
     stepped = 0
     for dtype in {row.param.dtype for row in rows}:
         table = Table(lib, [row for row in rows if row.param.dtype is dtype])
-        address = scalars.buffer_info()[0]
-        stepped += table.end_task(table.n, table.address, address, flags, torch.get_num_threads())
+        stepped += table.run_end_task(beta1, beta2, flags)
     return stepped > 0

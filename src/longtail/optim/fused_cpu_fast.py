@@ -36,17 +36,14 @@ def fast_step(optimizer: Any, group: dict[str, Any], cache: dict[str, Any]) -> b
     """Step a whole group by its plan; False, with nothing done, if the long way must be taken."""
     if group["fused"] is not True:
         return False
-    flags = kernel_flags(
-        optimizer._decoupled_weight_decay,
-        group["maximize"],
-        group["first_moment"],
-        group["second_moment"],
-    )
+    flags = _flags(optimizer, group)
     plan: _Plan | None = cache.get("plan")
-    grads = None if plan is None or plan.flags != flags else _gradients(optimizer, group, plan)
+    grads = None
+    if plan is not None and _holds(optimizer, group, plan, flags):
+        grads = _gradients(group, plan)
     if plan is None or grads is None:
         plan = cache["plan"] = _make_plan(optimizer, group, flags)
-        grads = None if plan is None else _gradients(optimizer, group, plan)
+        grads = None if plan is None else _gradients(group, plan)
         if plan is None or grads is None:
             return False
     beta1, beta2 = group["betas"]
@@ -61,24 +58,50 @@ def fast_step(optimizer: Any, group: dict[str, Any], cache: dict[str, Any]) -> b
     return True
 
 
-def _gradients(optimizer: Any, group: dict[str, Any], plan: _Plan) -> list[int] | None:
-    """The gradients' addresses, or None if anything is not as the plan has it.
+def fast_end_task(optimizer: Any, group: dict[str, Any], cache: dict[str, Any]) -> bool:
+    """End a group's task by its plan and count it; False, with nothing done, if it cannot."""
+    plan: _Plan | None = cache.get("plan")
+    flags = _flags(optimizer, group)
+    # A parameter without a gradient now may have had one earlier in the task.
+    if plan is None or any(plan.frozen) or not _holds(optimizer, group, plan, flags):
+        return False
+    beta1, beta2 = group["betas"]
+    if plan.table.run_end_task(beta1, beta2, flags):
+        group["tasks_seen"].add_(1)
+    return True
+
+
+def _flags(optimizer: Any, group: dict[str, Any]) -> int:
+    return kernel_flags(
+        optimizer._decoupled_weight_decay,
+        group["maximize"],
+        group["first_moment"],
+        group["second_moment"],
+    )
+
+
+def _holds(optimizer: Any, group: dict[str, Any], plan: _Plan, flags: int) -> bool:
+    """Whether the table still describes the group.
 
     Loading, moving or clearing replaces the state's dicts, its tensors or their memory. Comparing
     whole lists keeps the Python per parameter below a microsecond.
     """
     params, states = group["params"], optimizer.state
-    if (
-        len(params) != len(plan.params)
-        or any(map(is_not, params, plan.params))
-        or len(states) != len(plan.states)
-        or any(map(is_not, states.values(), plan.states))
-        or sum(map(len, plan.states)) != len(plan.entries)
-        or any(map(is_not, chain.from_iterable(map(dict.values, plan.states)), plan.entries))
-        or list(map(Tensor.data_ptr, plan.tensors)) != plan.addresses
-    ):
-        return None
-    grads = [p.grad for p in params]
+    return (
+        flags == plan.flags
+        and len(params) == len(plan.params)
+        and not any(map(is_not, params, plan.params))
+        and len(states) == len(plan.states)
+        and not any(map(is_not, states.values(), plan.states))
+        and sum(map(len, plan.states)) == len(plan.entries)
+        and not any(map(is_not, chain.from_iterable(map(dict.values, plan.states)), plan.entries))
+        and list(map(Tensor.data_ptr, plan.tensors)) == plan.addresses
+    )
+
+
+def _gradients(group: dict[str, Any], plan: _Plan) -> list[int] | None:
+    """The gradients' addresses, or None if they are not of the kind that the plan has."""
+    grads = [p.grad for p in group["params"]]
     if [g is None for g in grads] != plan.frozen:
         return None
     if len(grads) != plan.table.n:
