@@ -1,0 +1,203 @@
+"""A fused step without the lists: as long as only values and gradients' addresses have changed.
+
+With small models Python is the slowest part of a step, so a group remembers what its last step found.
+What it remembers are addresses, never the state's tensors: memory that a user frees, or moves to the
+CPU between phases of training, is free.
+"""
+
+from collections.abc import Callable
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from longtail.optim.fused_cuda_layout import DTYPES, fits, same_layout
+from longtail.optim.fused_cuda_plan import Kind, Plan, Tensors, current_stream
+from longtail.optim.fused_cuda_scalars import end_floats, end_policy, step_floats, step_policy
+from longtail.optim.state import is_plain
+
+_grad = attrgetter("grad")
+_address = Tensor.data_ptr
+_is_contiguous = Tensor.is_contiguous
+
+
+def _version_by_content(entries: dict[Any, Any]) -> tuple[int, ...]:
+    return tuple(x.data_ptr() if isinstance(x, Tensor) else id(x) for x in entries.values())
+
+
+# A number that changes with every assignment to an entry of the dictionary, in C.
+_version: Callable[[dict[Any, Any]], Any] = getattr(
+    getattr(getattr(torch._C, "_dynamo", None), "guards", None),
+    "dict_version",
+    _version_by_content,
+)
+
+
+def fast_step(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) -> bool:
+    """Step a group that `step_` has stepped before; False if it has to do so again."""
+    warm = _warm(optimizer, group, cache)
+    gradients = None if warm is None else warm.gradients()
+    if warm is None or gradients is None:
+        return False
+    scale = getattr(optimizer, "grad_scale", None)
+    found_inf = getattr(optimizer, "found_inf", None)
+    lr = group["lr"]
+    rate = lr if isinstance(lr, Tensor) and lr.is_cuda else None
+    for scalar in (rate, scale, found_inf):
+        if scalar is not None and scalar.device != warm.plan.device:
+            return False
+    decay = group["weight_decay"]
+    warm.plan.step(
+        gradients,
+        (rate, scale, found_inf),
+        step_floats(lr, decay, group["eps"], group["betas"], group["beta3"]),
+        step_policy(
+            group["first_moment"],
+            group["second_moment"],
+            decay,
+            optimizer._decoupled_weight_decay,
+            group["maximize"],
+        ),
+    )
+    stepped = warm.params
+    if 0 in gradients:
+        stepped = [p for p, address in zip(stepped, gradients, strict=True) if address]
+    increment_version(stepped)
+    return True
+
+
+def fast_end_task(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) -> bool:
+    """End the task of a group and count it in ``tasks_seen``; False if the ordinary way has to."""
+    warm = _warm(optimizer, group, cache)
+    seen = group["tasks_seen"]
+    if warm is None or not isinstance(seen, Tensor) or seen.device != warm.plan.device:
+        return False
+    policy = end_policy(group["first_moment"], group["second_moment"])
+    warm.plan.end_task(seen, end_floats(*group["betas"]), policy)
+    return True
+
+
+def _warm(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) -> "_Warm | None":
+    if group["fused"] is False or not group["params"]:
+        return None
+    warm = cache.get("warm")
+    if warm is not None and warm.holds(optimizer, group):
+        return warm
+    # Groups that never fit are tried at steps 1, 2, 4, 8, ...
+    tries = cache["tries"] = cache.get("tries", 0) + 1
+    warm = _Warm.of(optimizer, group) if warm is not None or tries & (tries - 1) == 0 else None
+    if warm is not None:
+        cache["tries"] = 0
+    cache["warm"] = warm
+    return warm
+
+
+class _Warm:
+    """A group as the last step found it, and the plan made for it."""
+
+    def __init__(
+        self, optimizer: Any, group: dict[str, Any], dicts: list[dict[str, Any]], plan: Plan
+    ) -> None:
+        self.plan = plan
+        self.params: list[Tensor] = list(group["params"])
+        self.addresses = tuple(map(_address, self.params))
+        # The usual case: every parameter has a state, elements, and those in order.
+        self.regular = (
+            None not in plan.kinds and all(self.addresses) and all(map(_is_contiguous, self.params))
+        )
+        self.state = optimizer.state
+        self.dicts = dicts
+        self.versions = (_version(self.state), *map(_version, dicts))
+        self.moments = self._moments()
+        self.first_moment = group["first_moment"]
+
+    @classmethod
+    def of(cls, optimizer: Any, group: dict[str, Any]) -> "_Warm | None":
+        members: list[Tensors | None] = []
+        kinds: list[Kind | None] = []
+        dicts: list[dict[str, Any]] = []
+        device = group["params"][0].device
+        for p in group["params"]:
+            state = optimizer.state.get(p)
+            if not state:
+                members.append(None)
+                kinds.append(None)
+                continue
+            member = _member(p, state, group["first_moment"])
+            if member is None or any(x is not None and x.device != device for x in member):
+                return None
+            members.append(member)
+            kinds.append(
+                Kind(p.dtype, p.dtype if p.grad is None else p.grad.dtype, member[1].dtype)
+            )
+            dicts.append(state)
+        if not dicts or any(kind is not None and kind.grad not in DTYPES for kind in kinds):
+            return None
+        return cls(optimizer, group, dicts, Plan(members, kinds))
+
+    def holds(self, optimizer: Any, group: dict[str, Any]) -> bool:
+        """Whether parameters and state are still those tensors, at those addresses.
+
+        Any assignment to an entry of a parameter's state is noticed, and any to a parameter's
+        ``.data``; of those to ``.data`` of state tensors, the ones that move the first or the last.
+        """
+        params = group["params"]
+        return (
+            len(params) == len(self.params)
+            and all(map(is_, params, self.params))
+            and optimizer.state is self.state
+            and (_version(self.state), *map(_version, self.dicts)) == self.versions
+            and tuple(map(_address, params)) == self.addresses
+            and self._moments() == self.moments
+            and group["first_moment"] == self.first_moment
+            and current_stream(self.plan.device) == self.plan.stream
+        )
+
+    def _moments(self) -> tuple[int, int]:
+        return _address(self.dicts[0]["exp_avg"]), _address(self.dicts[-1]["exp_avg"])
+
+    def gradients(self) -> tuple[int, ...] | None:
+        """Their addresses, 0 where there is none; None if the plan does not fit them."""
+        grads: list[Any] = list(map(_grad, self.params))
+        try:
+            if self.regular and all(map(_is_contiguous, grads)):
+                addresses = tuple(map(_address, grads))
+            else:
+                addresses = self._addresses(grads)
+        except TypeError:  # some are None
+            addresses = self._addresses(grads)
+        # What kind of tensors they are is looked at for new addresses only: it does not change.
+        if addresses is None or self.plan.knows(addresses) or self._right_kinds(grads):
+            return addresses
+        return None
+
+    def _addresses(self, grads: list[Any]) -> tuple[int, ...] | None:
+        for param, grad, kind in zip(self.params, grads, self.plan.kinds, strict=True):
+            if grad is not None and (
+                kind is None or grad.layout is not torch.strided or not same_layout(param, grad)
+            ):
+                return None
+        return tuple(0 if g is None else _address(g) or 1 for g in grads)
+
+    def _right_kinds(self, grads: list[Any]) -> bool:
+        return all(
+            grad is None
+            or (kind is not None and grad.dtype is kind.grad and is_plain(grad) and not grad.is_neg())
+            for grad, kind in zip(grads, self.plan.kinds, strict=True)
+        )
+
+
+def _member(param: Tensor, state: dict[str, Any], first_moment: str) -> Tensors | None:
+    """What the kernels need, if all of it is there and can be taken as it is."""
+    past = state.get("past_exp_avg") if first_moment == "task" else None
+    names = ("exp_avg", "exp_avg_sq", "past_exp_avg_sq", "step", "past_steps")
+    tensors = [state.get(name) for name in names]
+    if not all(isinstance(x, Tensor) for x in (param, *tensors)) or (
+        first_moment == "task" and past is None
+    ):
+        return None
+    member = Tensors(param, *tensors[:3], past, *tensors[3:])  # type: ignore[arg-type]
+    plain = is_plain(param) and param.is_cuda and param.dtype in DTYPES
+    return member if plain and fits(member) else None

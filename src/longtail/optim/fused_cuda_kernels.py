@@ -1,0 +1,325 @@
+"""The Triton kernels of Continual Adam: the step and the boundary, each one launch for many
+tensors.
+
+Program ``i`` updates the block ``blocks[i] = (tensor, block of that tensor)``; row ``tensor`` of
+``table`` holds the addresses of p, m, v, v_c, m_c, t and c and the number of elements. With t
+counted from one, b(k) = 1 - beta**k and the task-wise average switched on for both moments, an
+element's step is::
+
+    m = beta1 m + (1 - beta1) g
+    v = beta2 v + (1 - beta2) g^2
+    p = p - lr (1 - beta3^t) (t m / b1(t) + c m_c) / (t + c)
+            / (sqrt((t v / b2(t) + c v_c) / (t + c)) + eps)
+
+The block of a tensor that finishes last writes its new t (and c), so the counts need no launch of
+their own. Imported only where Triton is: `longtail.optim.fused_cuda` is the way in.
+"""
+
+# ruff: noqa: SIM300
+# pyright: reportPossiblyUnboundVariable=false
+import triton
+import triton.language as tl
+
+ROW = 8
+"""Entries in a row of the table: p, m, v, v_c, m_c, t, c, number of elements."""
+
+_ROW = tl.constexpr(ROW)
+
+
+@triton.jit
+def _wide(high, low, F: tl.constexpr):
+    """A Python float arrives as two float32; only float64 needs both."""
+    if F == tl.float64:
+        return tl.cast(high, F) + tl.cast(low, F)
+    else:
+        return high
+
+
+@triton.jit
+def _one_minus_power(t, log2_beta, log2_beta_low, F: tl.constexpr):
+    """1 - beta**t, from log2(beta): rounding 0.999 to float32 moves 1 - 0.999 by 2e-5 of itself."""
+    if F == tl.float64:
+        return 1.0 - tl.exp2(t.to(F) * _wide(log2_beta, log2_beta_low, F))
+    else:
+        x = t * log2_beta
+        y = x * 0.6931471805599453
+        # -expm1(y), whose leading digits 1 - exp2(x) would lose
+        series = 1.0 + y * (1.0 / 8.0)
+        series = 1.0 + y * (1.0 / 7.0) * series
+        series = 1.0 + y * (1.0 / 6.0) * series
+        series = 1.0 + y * (1.0 / 5.0) * series
+        series = 1.0 + y * (1.0 / 4.0) * series
+        series = 1.0 + y * (1.0 / 3.0) * series
+        series = 1.0 + y * (1.0 / 2.0) * series
+        return tl.where(x > -0.5, -y * series, 1.0 - tl.exp2(x))
+
+
+@triton.jit
+def _at(address, start, dtype: tl.constexpr, ALIGNED: tl.constexpr):
+    pointer = address.to(tl.pointer_type(dtype))
+    if ALIGNED:
+        pointer = tl.multiple_of(pointer, 16)
+    return pointer + start
+
+
+@triton.jit
+def _here(at, count, VECTOR: tl.constexpr):
+    """Which elements are there; written so that the compiler sees that eight at a time are."""
+    if VECTOR:
+        return at < count // 8 * 8
+    else:
+        return at < count
+
+
+@triton.jit
+def _sqrt(x, F: tl.constexpr):
+    if F == tl.float64:
+        return tl.sqrt(x)
+    else:
+        return tl.sqrt_rn(x)
+
+
+@triton.jit
+def _ratio(x, y, F: tl.constexpr):
+    if F == tl.float64:
+        return x / y
+    else:
+        return tl.div_rn(x, y)
+
+
+@triton.jit
+def _update(
+    p_at, g_at, m_at, v_at, vc_at, mc_at, start, count,
+    lr, decay, eps, beta1, rest1, beta2, rest2, grad_scale, step_size, past1, past2, denom_scale,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
+    FIRST: tl.constexpr, SECOND: tl.constexpr, DECAY: tl.constexpr, MAXIMIZE: tl.constexpr,
+    SCALED: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """``count`` elements of one tensor from ``start`` on; if VECTOR, in accesses of 16 bytes."""
+    at = tl.arange(0, BLOCK)
+    here = _here(at, count, VECTOR)
+    ps = _at(p_at, start, P, VECTOR) + at
+    gs = _at(g_at, start, G, VECTOR) + at
+    ms = _at(m_at, start, S, VECTOR) + at
+    vs = _at(v_at, start, S, VECTOR) + at
+    g = tl.load(gs, mask=here).to(F)
+    m = tl.load(ms, mask=here).to(F)
+    v = tl.load(vs, mask=here).to(F)
+    # A tensor in its first task has no past: the predicate saves reading it.
+    if SECOND:
+        vc = tl.load(
+            _at(vc_at, start, S, VECTOR) + at,
+            mask=_here(at, tl.where(past2 > 0.0, count, 0), VECTOR),
+            other=0.0,
+        ).to(F)
+    if FIRST:
+        mc = tl.load(
+            _at(mc_at, start, S, VECTOR) + at,
+            mask=_here(at, tl.where(past1 > 0.0, count, 0), VECTOR),
+            other=0.0,
+        ).to(F)
+    p = tl.load(ps, mask=here).to(F)
+
+    if SCALED:
+        g = _ratio(g, grad_scale, F)
+    if MAXIMIZE:
+        g = -g
+    if DECAY == 1:
+        g += decay * p
+    if DECAY == 2:
+        p *= decay
+    m = beta1 * m + rest1 * g
+    v = beta2 * v + rest2 * g * g
+    numerator = m
+    if FIRST:
+        numerator += past1 * mc
+    denominator = v
+    if SECOND:
+        denominator += past2 * vc
+    p -= step_size * _ratio(numerator, _sqrt(denominator, F) * denom_scale + eps, F)
+
+    tl.store(ps, p.to(P), mask=here)
+    tl.store(ms, m.to(S), mask=here)
+    tl.store(vs, v.to(S), mask=here)
+
+
+@triton.jit
+def step_kernel(
+    table, blocks, arrived, grads, lr_at, scale_at, found_inf_at,
+    lr, lr_low, decay, decay_low, eps, eps_low, beta1, beta1_low, rest1, rest1_low,
+    beta2, beta2_low, rest2, rest2_low,
+    log2_beta1, log2_beta1_low, log2_beta2, log2_beta2_low, log2_beta3, log2_beta3_low,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
+    FIRST: tl.constexpr, SECOND: tl.constexpr, CARRY: tl.constexpr, DECAY: tl.constexpr,
+    MAXIMIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """FIRST, SECOND: that moment has a task-wise average. CARRY: the second is kept across tasks
+    ("ema").
+
+    DECAY: 0 none, 1 added to the gradient, 2 decoupled. P, G, S, F: dtypes of parameter,
+    gradient, state and arithmetic. A gradient address of 0 leaves the tensor alone, a found_inf
+    all of them.
+    """
+    program = tl.program_id(0)
+    tensor = tl.load(blocks + 2 * program)
+    block = tl.load(blocks + 2 * program + 1)
+    g_at = tl.load(grads + tensor)
+    if g_at == 0:
+        return
+    if found_inf_at is not None:  # noqa: SIM102, known at compile time
+        if tl.load(found_inf_at) != 0.0:
+            return
+    row = table + tensor.to(tl.int64) * _ROW
+    p_at = tl.load(row)
+    m_at = tl.load(row + 1)
+    v_at = tl.load(row + 2)
+    vc_at = tl.load(row + 3)
+    mc_at = tl.load(row + 4)
+    t_at = tl.load(row + 5).to(tl.pointer_type(tl.float32))
+    c_at = tl.load(row + 6).to(tl.pointer_type(tl.float32))
+    size = tl.load(row + 7)
+    t = tl.load(t_at) + 1.0
+    c = tl.load(c_at)
+
+    if lr_at is not None:
+        rate = tl.load(lr_at).to(F)
+    else:
+        rate = _wide(lr, lr_low, F)
+    weight_decay = _wide(decay, decay_low, F)
+    if DECAY == 2:
+        weight_decay = 1.0 - rate * weight_decay
+    grad_scale = tl.load(scale_at).to(F) if scale_at is not None else 1.0
+    tw = t.to(F)
+    cw = c.to(F)
+    corr1 = _one_minus_power(t, log2_beta1, log2_beta1_low, F)
+    corr2 = _one_minus_power(t + c if CARRY else t, log2_beta2, log2_beta2_low, F)
+    step_size = rate * _one_minus_power(t, log2_beta3, log2_beta3_low, F) / corr1
+    past1 = tw * 0.0
+    past2 = tw * 0.0
+    if FIRST:
+        past1 = cw * corr1 / tw
+        step_size = step_size * tw / (tw + cw)
+    if SECOND:
+        past2 = cw * corr2 / tw
+        corr2 = corr2 * (tw + cw) / tw
+    denom_scale = 1.0 / tl.sqrt(corr2)
+
+    start = block.to(tl.int64) * BLOCK
+    count = tl.minimum(size - start, BLOCK).to(tl.int32)
+    addresses = p_at | g_at | m_at | v_at
+    if SECOND:
+        addresses = addresses | vc_at
+    if FIRST:
+        addresses = addresses | mc_at
+    if (addresses % 16 == 0) & (count % 8 == 0):
+        _update(
+            p_at, g_at, m_at, v_at, vc_at, mc_at, start, count,
+            rate, weight_decay, _wide(eps, eps_low, F),
+            _wide(beta1, beta1_low, F), _wide(rest1, rest1_low, F),
+            _wide(beta2, beta2_low, F), _wide(rest2, rest2_low, F),
+            grad_scale, step_size, past1, past2, denom_scale,
+            P, G, S, F, FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, True, BLOCK,
+        )  # fmt: skip
+    else:
+        _update(
+            p_at, g_at, m_at, v_at, vc_at, mc_at, start, count,
+            rate, weight_decay, _wide(eps, eps_low, F),
+            _wide(beta1, beta1_low, F), _wide(rest1, rest1_low, F),
+            _wide(beta2, beta2_low, F), _wide(rest2, rest2_low, F),
+            grad_scale, step_size, past1, past2, denom_scale,
+            P, G, S, F, FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, False, BLOCK,
+        )  # fmt: skip
+
+    if _is_last(arrived + tensor, size, BLOCK):
+        tl.store(t_at, t)
+
+
+@triton.jit
+def _is_last(arrived, size, BLOCK: tl.constexpr):
+    """Whether every other block of the tensor has passed here, and so has read the counts."""
+    tl.debug_barrier()  # this block's own warps have
+    last = True
+    if size > BLOCK:
+        others = tl.cdiv(size, BLOCK) - 1
+        last = tl.atomic_add(arrived, 1) == others
+        if last:
+            tl.store(arrived, 0)
+    return last
+
+
+@triton.jit
+def _fold(
+    now_at, past_at, start, count, now_weight, past_weight,
+    S: tl.constexpr, F: tl.constexpr, TASK: tl.constexpr, ZERO: tl.constexpr,
+    VECTOR: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = tl.arange(0, BLOCK)
+    here = _here(at, count, VECTOR)
+    now = _at(now_at, start, S, VECTOR) + at
+    if TASK:
+        past = _at(past_at, start, S, VECTOR) + at
+        x = tl.load(now, mask=here).to(F)
+        old = tl.load(past, mask=here).to(F)
+        tl.store(past, (now_weight * x + past_weight * old).to(S), mask=here)
+    if ZERO:
+        tl.store(now, tl.zeros([BLOCK], S), mask=here)
+
+
+@triton.jit
+def end_task_kernel(
+    table, blocks, arrived, tally, tasks_seen,
+    log2_beta1, log2_beta1_low, log2_beta2, log2_beta2_low,
+    S: tl.constexpr, F: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    ZERO_FIRST: tl.constexpr, ZERO_SECOND: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """v_c = (t v / b2(t) + c v_c) / (t + c), likewise m_c; c = c + t; t = m = v = 0.
+
+    ``tally`` holds the number of programs, how many of them are done, and how many tensors took a
+    step in the task; the very last program adds one to ``tasks_seen`` if any did.
+    """
+    program = tl.program_id(0)
+    tensor = tl.load(blocks + 2 * program)
+    block = tl.load(blocks + 2 * program + 1)
+    row = table + tensor.to(tl.int64) * _ROW
+    t_at = tl.load(row + 5).to(tl.pointer_type(tl.float32))
+    c_at = tl.load(row + 6).to(tl.pointer_type(tl.float32))
+    t = tl.load(t_at)
+    if t > 0.0:
+        c = tl.load(c_at)
+        m_at = tl.load(row + 1)
+        v_at = tl.load(row + 2)
+        vc_at = tl.load(row + 3)
+        mc_at = tl.load(row + 4)
+        size = tl.load(row + 7)
+        tw = t.to(F)
+        cw = c.to(F)
+        total = tw + cw
+        old = cw / total
+        now1 = tw / (total * _one_minus_power(t, log2_beta1, log2_beta1_low, F))
+        now2 = tw / (total * _one_minus_power(t, log2_beta2, log2_beta2_low, F))
+
+        start = block.to(tl.int64) * BLOCK
+        count = tl.minimum(size - start, BLOCK).to(tl.int32)
+        addresses = m_at | v_at
+        if SECOND:
+            addresses = addresses | vc_at
+        if FIRST:
+            addresses = addresses | mc_at
+        if (addresses % 16 == 0) & (count % 8 == 0):
+            _fold(m_at, mc_at, start, count, now1, old, S, F, FIRST, ZERO_FIRST, True, BLOCK)
+            _fold(v_at, vc_at, start, count, now2, old, S, F, SECOND, ZERO_SECOND, True, BLOCK)
+        else:
+            _fold(m_at, mc_at, start, count, now1, old, S, F, FIRST, ZERO_FIRST, False, BLOCK)
+            _fold(v_at, vc_at, start, count, now2, old, S, F, SECOND, ZERO_SECOND, False, BLOCK)
+
+        if _is_last(arrived + tensor, size, BLOCK):
+            tl.store(c_at, c + t)
+            tl.store(t_at, 0.0)
+            if tasks_seen is not None:
+                tl.atomic_add(tally + 2, 1)
+
+    if tasks_seen is not None:  # noqa: SIM102, known at compile time
+        if tl.atomic_add(tally + 1, 1) == tl.load(tally) - 1:
+            tl.store(tally + 1, 0)
+            if tl.atomic_xchg(tally + 2, 0) > 0:
+                tl.atomic_add(tasks_seen, 1)
