@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from longtail.cli import main
+from longtail.settings import resolve
+from longtail.stopping import Stopped
 
 SMALL = ["--tasks", "6", "--zero-shot", "1", "--features", "6", "--hidden", "8", "--cap", "30"]
 SMALL += ["--epochs", "2", "--lr", "0.003"]
@@ -54,7 +56,9 @@ def test_help_of_a_benchmark_shows_every_setting_with_help_and_default(capsys):
         assert flag in text
     for flag in ("--train-optimizer", "--data-seed"):  # `--optimizer` and `--seed` are the run's
         assert flag in text
-    assert "weight λ of the penalty (default: 1.0)" in " ".join(text.split())
+    assert "--schedule constant|linear" in text
+    default = resolve("toy", flags={"method": "ewc"}).methods.strength
+    assert f"weight λ of the penalty (default: {default})" in " ".join(text.split())
 
 
 def test_version(capsys):
@@ -232,6 +236,17 @@ def test_interrupt_saves_and_says_how_to_go_on(capsys):
     assert "the same command goes on from there" in error
     assert error.count("\n") == 1
     assert list((out / "snapshot").glob("*.pt"))
+
+
+def test_exit_code_of_sigterm(monkeypatch, capsys):
+    from longtail import run_folder
+
+    def stopped(*args, **kwargs):
+        raise Stopped("stopped at task 3", 143)
+
+    monkeypatch.setattr(run_folder, "execute", stopped)
+    assert main(["run", "toy", *SMALL]) == 143
+    assert capsys.readouterr().err == "longtail: stopped at task 3\n"
 
 
 def test_reader_of_a_pipe_that_goes_away(capsys):

@@ -76,20 +76,20 @@ class Stack:
     def __init__(self, configs: Sequence[RunConfig]) -> None:
         if not configs:
             raise ValueError("a stack needs at least one configuration")
-        keys = {stack_key(config): config for config in configs}
-        if len(keys) > 1:
-            names = " and ".join(config.id for config in list(keys.values())[:2])
+        kinds = {stack_key(config): config for config in configs}
+        if len(kinds) > 1:
+            names = " and ".join(config.id for config in list(kinds.values())[:2])
             raise ValueError(f"runs {names} differ in more than a stack allows")
         self.configs = list(configs)
         self.seeds = list(dict.fromkeys(config.seed for config in configs))
-        rows: dict[RunConfig, None] = {}
-        places = []
-        for config in configs:
-            row = replace(config, seed=0)
-            rows.setdefault(row)
-            places.append((list(rows).index(row), self.seeds.index(config.seed)))
-        self.rows = list(rows)
-        self.places = places
+        keys = [replace(config, seed=0).id for config in configs]
+        rows = dict(zip(reversed(keys), reversed(self.configs), strict=True))
+        order = list(dict.fromkeys(keys))
+        self.rows = [rows[key] for key in order]
+        self.places = [
+            (order.index(key), self.seeds.index(config.seed))
+            for key, config in zip(keys, configs, strict=True)
+        ]
         self.lr = max(row.train.lr for row in self.rows)
         self.policies: list[Policy] = [
             replace(row.policy, lr_scale=row.train.lr / self.lr if self.lr else 1.0)

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
     except KeyboardInterrupt as stop:
-        return _say(str(stop) or "stopped", 130)
+        return _say(str(stop) or "stopped", getattr(stop, "code", 130))
     except BrokenPipeError:  # the reader of a pipe went away, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1

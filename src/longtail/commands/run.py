@@ -129,9 +129,18 @@ def add_setting_flags(parser: argparse.ArgumentParser, settings: list[Option], m
             action = argparse.BooleanOptionalAction
             groups[option.table].add_argument(f"--{flag}", action=action, **common)
         else:
-            metavar = describe(option.type).upper().replace(" ", "")
-            metavar = metavar if len(metavar) <= 24 else "VALUE"
+            metavar = _metavar(describe(option.type))
             groups[option.table].add_argument(f"--{flag}", metavar=metavar, **common)
+
+
+def _metavar(kind: str) -> str:
+    """`NUMBER`, `adamw|adam`, `A,B,...`: choices are shown as they must be written."""
+    if kind.startswith("a list"):
+        return "A,B,..."
+    kind = kind.replace(" ", "")
+    for name in ("integer", "number", "text", "path"):
+        kind = kind.replace(name, name.upper())
+    return kind if len(kind) <= 24 else "VALUE"
 
 
 def default_out(config: RunConfig) -> Path:
