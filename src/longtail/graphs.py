@@ -6,8 +6,8 @@ padding rows weigh nothing:
 
     loss = Σ_j w_j ℓ_j        w_j = 1/n for the n real rows, 0 for the others
 
-Per step there remain the selection of rows and one replay. The first batch of each size runs as
-it is (that makes the optimizer's state and warms up kernels), the second is captured.
+Per step there remain the selection of rows and one replay. The first batches of each size run as
+they are, which makes the optimizer's state and warms up kernels, then one is captured.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from longtail.training import Run
 
 SMALLEST = 8  # rows of the smallest padded batch
+WARM_UP = 3  # steps of each size before its capture: kernels compile, tables reach the device
 
 
 class GraphStep:
@@ -76,7 +77,7 @@ class _Captured:
         self.weights = torch.zeros(size, device=run.device)
         self.rows = 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.warm = False
+        self.warm = 0
 
     def load(self, batch: Batch, rows: int) -> None:
         map_leaves(lambda static, new: static.copy_(new), self.batch, batch)
@@ -102,12 +103,12 @@ class _Captured:
     def replay(self, run: Run, stream: torch.cuda.Stream) -> None:
         if self.graph is not None:
             self.graph.replay()
-        elif not self.warm:
+        elif self.warm < WARM_UP:
             stream.wait_stream(torch.cuda.current_stream(run.device))
             with torch.cuda.stream(stream):
                 self.step(run)
             torch.cuda.current_stream(run.device).wait_stream(stream)
-            self.warm = True
+            self.warm += 1
         else:
             graph = torch.cuda.CUDAGraph()
             # Gradients of the warm-up must not be alive: the graph makes its own.
