@@ -97,6 +97,8 @@ def test_folder_holds_what_it_should(tmp_path):
     timing = json.loads((out / "timing.json").read_text())
     assert timing["seconds"] > 0
     assert {"started", "finished", "versions", "hardware"} <= set(timing)
+    assert len(list((out / "snapshot").iterdir())) == 1
+    assert (out / ".lock").read_bytes() == b""
     assert heard.named("start") == [("start", 8, None)]
     assert [event[1] for event in heard.named("evaluation")][-1] == 7
 
@@ -135,6 +137,39 @@ def test_folder_of_another_configuration_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"train\.lr is 0\.003 there and 0\.1 here"):
         execute(small("train.lr=0.1", "train.eps=0.1"), tmp_path, quiet=True)
     assert content(tmp_path) == before
+
+
+def test_folder_of_a_run_that_could_not_start_is_free(tmp_path, monkeypatch):
+    from longtail import run_folder
+
+    def missing(*args):
+        raise ValueError("no such data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "build_run", missing)
+        with pytest.raises(ValueError, match="no such data"):
+            execute(small(), tmp_path, quiet=True)
+    execute(small("seed=4"), tmp_path, quiet=True)
+    assert resolve(file=tmp_path / "config.toml").seed == 4
+
+
+def test_stopped_while_writing_results(tmp_path, monkeypatch):
+    from longtail import run_folder
+
+    execute(small(), tmp_path / "whole", quiet=True)
+    out = tmp_path / "pieces"
+
+    def full(path, value):
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_json", full)
+        with pytest.raises(OSError, match=r"No space left on device: .*summary\.json"):
+            execute(small(), out, quiet=True)
+    steps = []
+    execute(small(), out, quiet=True, on_step=steps.append)
+    assert steps == []  # training was over
+    assert content(out) == content(tmp_path / "whole")
 
 
 def test_signal_saves_at_once_and_the_next_call_goes_on(tmp_path):
@@ -236,7 +271,7 @@ def test_write_atomic_keeps_the_old_file_when_it_fails(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match=r"No space left on device: .*a\.json"):
             write_atomic(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -6,6 +6,8 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,11 +25,22 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of `write` or `fsync`, such as a full disk, says which file it was about."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Write under a temporary name, fsync, rename: readers see the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with naming(path), open(temporary, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -74,5 +87,6 @@ class FolderLock:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
+            self._file.truncate(0)  # who held it is nobody's business any more
             self._file.close()
             self._file = None

@@ -133,7 +133,8 @@ def _claim(
     dump: Callable[[dict[str, Any]], str],
 ) -> None:
     """Write the settings into a new folder; refuse one that was started with others."""
-    if not path.exists():
+    begun = any((path.parent / name).exists() for name in ("tasks.json", "snapshot"))
+    if not path.exists() or not begun:  # settings whose benchmark could not be built bind nobody
         write_atomic(path, dump(config))
         return
     difference = first_difference(read(path), config)

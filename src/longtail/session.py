@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.files import write_json
+from longtail.files import naming, write_json
 from longtail.machine import hardware, now, versions
 from longtail.metrics import ScoreMatrix
 from longtail.progress import Moment, Reporter, Ticker, finite
@@ -78,9 +78,9 @@ class Session:
                 self.tell.close()
                 if self.journal is not None:
                     self.journal.sync()
-        self.save()  # the end is a consistent state too: from it, a longer sequence could go on
+        self.save(keep=1)  # the end is a state too; nothing will fall back from it
 
-    def save(self) -> None:
+    def save(self, keep: int = 2) -> None:
         if self.journal is not None:
             self.journal.sync()  # a snapshot must never know more lines than the disk has
         self.snapshots.save(
@@ -91,7 +91,8 @@ class Session:
                 "seconds": self._passed(),
                 "sessions": self.sessions,
                 "started": self.started,
-            }
+            },
+            keep,
         )
 
     def write_timing(self) -> None:
@@ -166,11 +167,11 @@ class Journal:
     def append(self, after: int, tasks: range, scores: np.ndarray) -> None:
         values = dict(zip(map(str, tasks), scores.tolist(), strict=True))
         line = json.dumps({"after": after, "scores": finite(values)}) + "\n"
-        with open(self.path, "ab") as file:
+        with naming(self.path), open(self.path, "ab") as file:
             self.size += file.write(line.encode())
 
     def sync(self) -> None:
-        with open(self.path, "ab") as file:
+        with naming(self.path), open(self.path, "ab") as file:
             os.fsync(file.fileno())
 
 

@@ -27,7 +27,6 @@ import torch
 from longtail.files import sync_folder
 from longtail.values import first_difference
 
-KEEP = 2
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -77,8 +76,8 @@ class Snapshots:
             return False
         return self.seconds + self._cost <= self.share * (now - self._start)
 
-    def save(self, state: Mapping[str, Any]) -> Path:
-        """Write ``state`` durably, then drop all but the last two."""
+    def save(self, state: Mapping[str, Any], keep: int = 2) -> Path:
+        """Write ``state`` durably, then drop all but the last ``keep``."""
         _require_plain(state, "state")
         began = self._clock()
         old = self.files()
@@ -88,7 +87,7 @@ class Snapshots:
             left = f"; the last good one is {old[-1]}" if old else "; there is no earlier one"
             text = f"cannot write a snapshot to {self.folder}: {error.strerror or error}{left}"
             raise SnapshotError(error.errno, text) from error
-        for extra in old[: max(0, len(old) + 1 - KEEP)]:
+        for extra in old[: max(0, len(old) + 1 - keep)]:
             extra.unlink(missing_ok=True)
         self._last = self._clock()
         self._cost = self._last - began
