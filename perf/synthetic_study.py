@@ -1,0 +1,152 @@
+"""How long does Table 1 take, against training its 3,300 sequences one at a time?
+
+    python perf/synthetic_study.py [--device cpu|cuda] [--seeds 100] [--tasks 1000] [--no-fail]
+                                   [--json FILE]
+
+Times `longtail study studies/table1.toml` (11 rows x 3 settings x 100 runs x 1,000 tasks) from the
+first sequence to the last score, in a process of its own so that its peak memory can be read; then,
+in the same run, some tasks of single sequences with `torch.optim.Adam(fused=True)` in a bare loop,
+scaled to all of them by the number of steps. Bars: 300 s on two CPU cores, 15 s on an H200, a
+hundred times the bare loop, less than 4 GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from longtail.benchmarks.synthetic import build
+from longtail.random import permutation
+from longtail.settings import resolve
+from longtail.study import parse_seeds
+
+STUDY = Path(__file__).parent.parent / "studies" / "table1.toml"
+ROWS = 10
+BARS = {"cpu": 300.0, "cuda": 15.0}
+RATIO_BAR, MEMORY_BAR = 100.0, 4.0
+
+
+def steps_per_task(sizes, train) -> torch.Tensor:
+    return torch.as_tensor(-(-sizes // train.batch_size)) * train.epochs
+
+
+def bare(tasks: list[int], device: str) -> tuple[float, int]:
+    """Seconds and steps of these tasks of one sequence: a fresh fused Adam per task, no library."""
+    config = resolve("synthetic")
+    sequence = build(config.data, 0).sequence.to(device)
+    model = nn.Linear(config.data.d, 1, bias=False, device=device)
+    data = {t: (sequence.train(t)[:], sequence.test(t)[:]) for t in tasks}
+    seconds, steps = 0.0, 0
+    for i, t in enumerate([tasks[-1], *tasks]):
+        (x, y), (x_test, y_test) = data[t]
+        begin = time.perf_counter()
+        done = _bare_task(model, x, y, config.train, t)
+        with torch.no_grad():
+            (model(x_test).squeeze(-1) - y_test).square().mean().item()
+        if i > 0:  # the first one warms up
+            seconds, steps = seconds + time.perf_counter() - begin, steps + done
+    return seconds, steps
+
+
+def _bare_task(model: nn.Module, x, y, train, task: int) -> int:
+    optimizer = torch.optim.Adam(model.parameters(), lr=train.lr, fused=True)
+    steps = -(-len(y) // train.batch_size) * train.epochs
+    done = 0
+    for epoch in range(train.epochs):
+        order = permutation(len(y), 0, "batches", task, epoch, device=x.device)
+        for rows in order.split(train.batch_size):
+            if train.schedule == "linear":
+                optimizer.param_groups[0]["lr"] = train.lr * (1 - done / steps)
+            optimizer.zero_grad(set_to_none=True)
+            loss = (model(x[rows]).squeeze(-1) - y[rows]).square().mean()
+            loss.backward()
+            optimizer.step()
+            done += 1
+    return done
+
+
+def study(device: str, seeds: str, tasks: int) -> tuple[float, float]:
+    """Seconds and peak GiB of the study in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = STUDY.read_text(encoding="utf-8").replace(
+            "[train]", f"[data]\ntasks = {tasks}\n\n[train]"
+        )
+        if device == "cuda":
+            text = text.replace("[train]", "[train]\ncuda_graph = true")
+        file = Path(folder) / "table1.toml"
+        file.write_text(text, encoding="utf-8")
+        command = [sys.executable, "-m", "longtail.cli", "study", str(file), "--seeds", seeds]
+        command += [
+            "--out",
+            str(Path(folder) / "out"),
+            "--device",
+            device,
+            "--no-report",
+            "--quiet",
+        ]
+        subprocess.run(command, check=True)
+        found = Path(folder) / "out"
+        seconds = sum(
+            json.loads(path.read_text())["seconds"] for path in found.glob("stacks/*/timing.json")
+        )
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    return seconds, peak
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seeds", default="0-99")
+    parser.add_argument("--tasks", type=int, default=1000)
+    parser.add_argument("--no-fail", action="store_true", help="exit 0 whatever was measured")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+
+    config = resolve("synthetic", flags={"data.tasks": args.tasks})
+    sequence = build(config.data, 0).sequence
+    count = len(parse_seeds(args.seeds))
+    steps = int(steps_per_task(sequence.train_sizes, config.train).sum())
+    union = resolve("synthetic", flags={"method": "multitask"}).train
+    union_steps = -(-int(sequence.train_sizes.sum()) // union.batch_size) * union.epochs
+    total = 3 * count * (ROWS * steps + union_steps)
+
+    sample = list(range(0, args.tasks, max(1, args.tasks // 40)))
+    bare_seconds, bare_steps = bare(sample, args.device)
+    bare_total = bare_seconds / bare_steps * total
+    seconds, peak = study(args.device, args.seeds, args.tasks)
+    result = {
+        "device": args.device,
+        "seeds": count,
+        "tasks": args.tasks,
+        "study_seconds": seconds,
+        "bare_seconds_scaled": bare_total,
+        "ratio": bare_total / seconds,
+        "peak_gib": peak,
+    }
+    print(f"Table 1: {33 * count:,} sequences of {args.tasks:,} tasks on {args.device}")
+    print(f"  study            {seconds:10.1f} s    bar {BARS[args.device]:.0f} s")
+    print(f"  one at a time    {bare_total:10.0f} s    from {bare_steps:,} steps in a bare loop")
+    print(f"  ratio            {result['ratio']:10.0f}      bar {RATIO_BAR:.0f}")
+    print(f"  peak memory      {peak:10.2f} GiB  bar {MEMORY_BAR:.0f} GiB")
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    full = count == 100 and args.tasks == 1000
+    good = not full or (
+        seconds <= BARS[args.device] and result["ratio"] >= RATIO_BAR and peak < MEMORY_BAR
+    )
+    return 0 if good or args.no_fail else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
