@@ -119,7 +119,7 @@ def execute_stack(
             session.train(f"{len(configs)} runs of {configs[0].benchmark}", on_step)
             result, arrays = _stack_results(stack)
             file = io.BytesIO()
-            np.savez(file, allow_pickle=False, **arrays)
+            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
             write_atomic(out / "scores.npz", file.getvalue())
             session.write_timing()
             write_json(out / "runs.json", result)
