@@ -28,11 +28,12 @@ constexpr int64_t GRAIN = 1 << 15;  // elements worth a thread
 constexpr int64_t LINES = 4;        // cache lines between prefetches
 constexpr int64_t AHEAD = 16;       // cache lines that a prefetch runs ahead
 
-// Five streams at once are more than the hardware's own prefetchers keep up with.
-template <class T> inline void prefetch(const T* at) {
+// Five streams at once are more than the hardware's own prefetchers keep up with. A line that will
+// be written is asked for as such, which saves a second request for it.
+template <bool WRITE, class T> inline void prefetch(const T* at) {
 #if defined(__GNUC__)
   for (int64_t line = 0; line < LINES; ++line)
-    __builtin_prefetch(reinterpret_cast<const char*>(at) + 64 * (AHEAD + line));
+    __builtin_prefetch(reinterpret_cast<const char*>(at) + 64 * (AHEAD + line), WRITE);
 #endif
 }
 
@@ -61,11 +62,11 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
   const Factors<T> k = f;
   constexpr int64_t BLOCK = LINES * 64 / sizeof(T);
   for (int64_t start = begin; start < end; start += BLOCK) {
-    prefetch(p + start);
-    prefetch(m + start);
-    prefetch(v + start);
-    prefetch(g + start);
-    if (SECOND) prefetch(past_v + start);
+    prefetch<true>(p + start);
+    prefetch<true>(m + start);
+    prefetch<true>(v + start);
+    prefetch<false>(g + start);
+    if (SECOND) prefetch<false>(past_v + start);
     const int64_t stop = std::min(start + BLOCK, end);
     for (int64_t j = start; j < stop; ++j) {
       const T value = p[j] * k.decay;
