@@ -17,6 +17,10 @@ from longtail.benchmarks.image_files import IDX_FILES, Images, read, read_idx
 from longtail.benchmarks.image_miniature import miniature
 from longtail.benchmarks.split_images import sequence_of, within_task
 from longtail.downloads import DownloadError, Remote
+from longtail.run_folder import execute, execute_stack
+from longtail.settings import resolve
+from longtail.stopping import Stopped
+from longtail.training import Interrupted, Run
 
 
 def random_images(shape: tuple[int, int, int], classes: int = 10) -> Images:
@@ -275,3 +279,61 @@ def test_data_counts_the_images(published: Path, tmp_path: Path) -> None:
     image_files.SOURCES["mnist"] = image_files.SOURCES["mnist"]._replace(sizes=(60000, 10000))
     with pytest.raises(ValueError, match=r"not complete: \(40, 20\) images"):
         data(tmp_path / "here", quiet=True)
+
+
+SMALL = {"data.miniature": True, "data.tasks": 3, "data.hidden": 16, "train.validation": 0.2}
+
+
+def test_a_run_reports_both_scores_and_the_validation_score(tmp_path: Path) -> None:
+    flags = {**SMALL, "data.hidden": 32, "method": "derpp", "train.lr": 0.01, "train.epochs": 6}
+    found = execute(resolve("mnist", flags=flags), tmp_path, quiet=True, device="cpu")
+    within, across = found["task_incremental"]["RP"], found["RP"]
+    assert 0.8 < within <= 1.0
+    assert 0.4 < across < within
+    assert abs(found["validation"] - across) < 0.2
+    assert json.loads((tmp_path / "summary.json").read_text()) == found
+
+
+def test_multitask_training_is_validated_on_all_tasks(tmp_path: Path) -> None:
+    flags = {**SMALL, "method": "multitask", "train.epochs": 12, "train.lr": 0.01}
+    found = execute(resolve("mnist", flags=flags), tmp_path, quiet=True, device="cpu")
+    assert found["RP"] > 0.6
+    assert abs(found["validation"] - found["RP"]) < 0.2
+
+
+@pytest.mark.parametrize("method", ["finetune", "derpp"])
+def test_a_stack_scores_what_single_runs_score(tmp_path: Path, method: str) -> None:
+    base = {**SMALL, "method": method}
+    configs = [
+        resolve("mnist", flags={**base, "seed": seed, "optimizer": optimizer, "train.lr": lr})
+        for lr in (1e-3, 1e-2)
+        for optimizer in ("continual", "reset")
+        for seed in (0, 3)
+    ]
+    stacked = execute_stack(configs, tmp_path / "stack", quiet=True, device="cpu")
+    for i in (1, 6):
+        alone = execute(configs[i], tmp_path / str(i), quiet=True, device="cpu")
+        for name in ("RP", "LP", "validation"):
+            assert stacked[i]["summary"][name] == pytest.approx(alone[name], abs=0.02)
+        within = stacked[i]["summary"]["task_incremental"]["RP"]
+        assert within == pytest.approx(alone["task_incremental"]["RP"], abs=0.02)
+
+
+def test_augmentation_is_resumed(tmp_path: Path) -> None:
+    flags = {"data.miniature": True, "data.tasks": 2, "data.width": 2, "method": "reservoir"}
+    config = resolve("cifar10", flags={**flags, "methods.buffer": 20})
+    whole = execute(config, tmp_path / "whole", quiet=True, device="cpu")
+    steps = 0
+
+    def stop(run: Run) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 20:
+            raise Interrupted
+
+    with pytest.raises(Stopped):
+        execute(config, tmp_path / "cut", quiet=True, device="cpu", on_step=stop)
+    again = execute(config, tmp_path / "cut", quiet=True, device="cpu")
+    assert again == whole
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert weights[0] == weights[1]

@@ -50,7 +50,7 @@ class Group:
 
     def values(self, metric: str) -> np.ndarray:
         """One number a seed. Multi-task training learns no task after another: it has RP alone."""
-        if metric != "RP" and self.labels.get("method") == "multitask":
+        if metric.rpartition(".")[2] != "RP" and self.labels.get("method") == "multitask":
             return np.full(len(self.runs), np.nan)
         return np.array([run.metric(metric) for run in self.runs])
 
