@@ -13,6 +13,11 @@ from longtail.tasks import CLASSIFICATION, Ragged, TensorExamples
 TASKS = 6
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
 

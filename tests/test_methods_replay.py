@@ -14,6 +14,11 @@ from longtail.replicas import Replicas
 from longtail.tasks import CLASSIFICATION, REGRESSION, Ragged, TensorExamples
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
 

@@ -4,8 +4,7 @@ Scores are summed by task number on the device, in float64, so there is no loop 
 result does not depend on how the rows are cut into batches.
 """
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,8 @@ def evaluate_validation(
 
 
 def _mean(sums: Tensor, sizes: Any) -> np.ndarray:
-    return (sums.cpu() / torch.as_tensor(np.asarray(sizes, dtype=np.float64))).numpy()
+    with np.errstate(invalid="ignore"):  # 0 / 0 where a task has no test examples
+        return sums.cpu().numpy() / np.asarray(sizes)
 
 
 def evaluate_task(
@@ -109,13 +109,11 @@ def _scores(
 ) -> Tensor:
     """Sums of scores per task (of all rows, where ``task`` is None), ``[scores, *lead, tasks]``."""
     lead: tuple[int, ...] = getattr(model, "lead", ())
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    rows = _rows_per_batch(examples, lead, device) if lead else batch_size
+    rows = _rows_per_batch(model, examples, lead) if lead else batch_size
     scorers = [objective.score, *(score for _, score in objective.further)]
     shape = (len(scorers), *lead, tasks)
     total = None
-    task = None if task is None else task.to(device)
-    with _evaluation_mode(model), torch.no_grad():
+    with _EvaluationMode(model), torch.no_grad():
         for start in range(0, len(examples), rows):
             inputs, targets = read(examples, start, start + rows)
             if lead and targets.ndim == 1:  # data that all replicas share
@@ -129,17 +127,18 @@ def _scores(
             else:
                 if total is None:
                     total = scores.new_zeros(shape, dtype=torch.float64)
-                index = task[start : start + rows].expand(scores.shape)
+                index = task[start : start + rows].to(scores.device).expand(scores.shape)
                 total.scatter_add_(-1, index, scores.double())
     return torch.zeros(shape, dtype=torch.float64) if total is None else total
 
 
-def _rows_per_batch(examples: Examples, lead: tuple[int, ...], device: torch.device) -> int:
+def _rows_per_batch(model: nn.Module, examples: Examples, lead: tuple[int, ...]) -> int:
     if len(examples) == 0:
         return 1
     inputs, targets = read(examples, 0, 1)
     tensors = [leaf.padded if isinstance(leaf, Ragged) else leaf for leaf in leaves(inputs)]
     row = sum(tensor.numel() for tensor in tensors) * (lead[1] if targets.ndim == 1 else 1)
+    device = next(model.parameters()).device
     return max(1, _ELEMENTS.get(device.type, _ELEMENTS["cpu"]) // max(1, row * lead[0]))
 
 
@@ -152,14 +151,27 @@ def _expand(inputs: Any, replicas: int) -> Any:
     return map_leaves(expand, inputs)
 
 
-@contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module is back in the mode it had."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:  # past Module.__setattr__, which costs as much as a small layer
-        module.__dict__["training"] = False
-    try:
-        yield
-    finally:
-        for module in training:
+class _EvaluationMode:
+    """Evaluation mode inside; afterwards each module is back in the mode it had.
+
+    Past Module.eval and Module.modules, which take longer than a small model's pass.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.training: list[nn.Module] = []
+        self._collect(model)
+
+    def _collect(self, module: nn.Module) -> None:
+        if module.training:
+            self.training.append(module)
+        for child in module._modules.values():
+            if child is not None:
+                self._collect(child)
+
+    def __enter__(self) -> None:
+        for module in self.training:
+            module.__dict__["training"] = False
+
+    def __exit__(self, *_: object) -> None:
+        for module in self.training:
             module.__dict__["training"] = True

@@ -77,6 +77,8 @@ class ScoreMatrix:
             after: index of the task just learned, from zero.
             scores: ``{task: score}``, or task indices and an array ``[*lead, len(indices)]``.
         """
+        if not isinstance(scores, Mapping) and self._record_own(after, *scores):
+            return
         tasks, values = self._read(after, scores)
         self._has_own[tasks[tasks == after]] = True
         self.own[..., tasks[tasks == after]] = values[..., tasks == after]
@@ -93,6 +95,19 @@ class ScoreMatrix:
         # a_ii alone is in `own`: thousands of rows of one entry would only be slow to save
         if after == 0 or after == self._row or (tasks != after).any():
             self._add_row(after, tasks, values)
+
+    def _record_own(self, after: int, tasks: Any, values: Any) -> bool:
+        """The first score of a task, a_ii: once per task, so it must cost next to nothing."""
+        if len(tasks) != 1 or tasks[0] != after or not 0 < after < len(self) or after == self._row:
+            return False
+        values = _array(values)
+        if self._last_after[after] >= 0 or values.shape[:-1] != self.lead or values.shape[-1] != 1:
+            return False
+        for scores in (self.own, self.best, self.last):
+            scores[..., after] = values[..., 0]
+        self._has_own[after] = self._has_best[after] = True
+        self._last_after[after] = after
+        return True
 
     def _read(self, after: int, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
         if isinstance(scores, Mapping):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 from longtail.examples import Ragged
 
@@ -19,7 +19,8 @@ class Objective:
 
     ``loss`` and ``score`` give one number per example, ``[*lead, B]``: leading dimensions of the
     outputs (replicas) broadcast against targets ``[B]`` or ``[S, B]``. ``further`` names other
-    scores of the same outputs, to be reported beside: ``(("top5", top5),)``.
+    scores of the same outputs, to be reported beside: ``(("top5", top5),)``. ``mean_loss`` is the
+    mean of ``loss`` over a plain batch ``[B]`` where one operation gives it.
     """
 
     loss: Callable[[Outputs, Tensor], Tensor]
@@ -27,6 +28,7 @@ class Objective:
     score_name: str
     higher_is_better: bool
     further: tuple[tuple[str, Callable[[Outputs, Tensor], Tensor]], ...] = ()
+    mean_loss: Callable[[Outputs, Tensor], Tensor] | None = None
 
 
 def _logits(outputs: Tensor | Ragged) -> Tensor:
@@ -44,6 +46,10 @@ def _cross_entropy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
     return flat.view(lead)
 
 
+def _mean_cross_entropy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
+    return cross_entropy(_logits(outputs), targets)
+
+
 def _accuracy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
     return (_logits(outputs).argmax(-1) == targets).float()
 
@@ -57,5 +63,13 @@ def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square()
 
 
-CLASSIFICATION = Objective(_cross_entropy, _accuracy, "accuracy", higher_is_better=True)
-REGRESSION = Objective(_squared_error, _squared_error, "mse", higher_is_better=False)
+CLASSIFICATION = Objective(
+    _cross_entropy,
+    _accuracy,
+    "accuracy",
+    higher_is_better=True,
+    mean_loss=_mean_cross_entropy,
+)
+REGRESSION = Objective(
+    _squared_error, _squared_error, "mse", higher_is_better=False, mean_loss=mse_loss
+)

@@ -152,8 +152,7 @@ def train(
             size = settings.batch_size * settings.accumulate
             steps = -(-len(examples) // size)
             while position.epoch < settings.epochs:
-                key = ("batches", position.task, position.epoch)
-                order = permutation(len(examples), run.seed, *key, device=run.device)
+                order = batch_order(run, len(examples))
                 while position.step < steps:
                     done = position.epoch * steps + position.step
                     set_learning_rate(run.optimizer, run.policies, settings, done, steps)
@@ -173,6 +172,18 @@ def train(
         position.task, position.epoch, position.step = position.task + 1, 0, 0
         if on_step is not None:
             on_step(run)
+
+
+def batch_order(run: Run, n: int) -> Tensor:
+    """The order of a task's examples in this epoch, [n], or [S, n] for replicas.
+
+    A function of seed, task and epoch. A task that fits into one step needs no order.
+    """
+    if n <= run.settings.batch_size * run.settings.accumulate:
+        order = torch.arange(n, device=run.device)
+        return order.expand(len(run.seed), -1) if isinstance(run.seed, Tensor) else order
+    key = ("batches", run.position.task, run.position.epoch)
+    return permutation(n, run.seed, *key, device=run.device)
 
 
 def step(run: Run, examples: Examples, index: Tensor) -> None:

@@ -41,7 +41,7 @@ class AGEM(Method):
         if len(self.buffer):
             n = size_of(batch)
             inputs, targets = self.buffer.draw(n)
-            loss = n * self.risk(self.objective.loss(self.model(inputs), targets))
+            loss = n * self.mean_loss(self.model(inputs), targets)
             self.reference = loss if self.reference is None else self.reference + loss
         return super().loss(batch)
 

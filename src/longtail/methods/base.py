@@ -67,7 +67,7 @@ class Method:
         inputs, targets = batch
         outputs = self.model(inputs)
         self.outputs = detach(outputs)
-        return self.risk(self.objective.loss(outputs, targets))
+        return self.mean_loss(outputs, targets)
 
     def after_backward(self) -> None:
         """Called when every `p.grad` is complete (and unscaled)."""
@@ -84,6 +84,13 @@ class Method:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
             raise ValueError(f"Unexpected state for {type(self).__name__}: {sorted(state)}")
+
+    def mean_loss(self, outputs: Outputs, targets: Any) -> Tensor:
+        """The objective's loss, averaged as in `risk`."""
+        mean = self.objective.mean_loss
+        if mean is None or self.lead or self.row_weights is not None:
+            return self.risk(self.objective.loss(outputs, targets))
+        return mean(outputs, targets)
 
     def risk(self, losses: Tensor) -> Tensor:
         """[*lead, B] -> the sum over replicas of each one's mean: gradients stay apart."""

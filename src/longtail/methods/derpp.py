@@ -48,9 +48,9 @@ class DERPlusPlus(Method):
         new, matched, replayed = self._forward([batch[0], first[0], second[0]], n)
         self.outputs = detach(new)
         return (
-            self.risk(self.objective.loss(new, batch[1]))
+            self.mean_loss(new, batch[1])
             + self.settings.alpha * self.risk(self._distance(matched, first[2]))
-            + self.settings.beta * self.risk(self.objective.loss(replayed, second[1]))
+            + self.settings.beta * self.mean_loss(replayed, second[1])
         )
 
     def observe(self, batch: Batch) -> None:
