@@ -1,4 +1,4 @@
-"""Split images on a GPU: the same augmentations as on a CPU, and runs in bf16, alone and stacked."""
+"""Split images on a GPU: augmentations as on a CPU, runs in bf16, stacks."""
 
 from pathlib import Path
 
