@@ -44,7 +44,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +153,9 @@ def parse_seeds(value: Any) -> list[int]:
     >>> parse_seeds("0-2,7")
     [0, 1, 2, 7]
     """
-    if isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int and value >= 0:
         return [value]
-    if isinstance(value, list) and value and all(type(v) is int for v in value):
+    if isinstance(value, list) and value and all(type(v) is int and v >= 0 for v in value):
         return list(dict.fromkeys(value))
     if not isinstance(value, str):
         raise ValueError(f"seeds must be a list of integers or a text like '0-9', got {value!r}")
@@ -174,10 +174,9 @@ def expand(study: Study) -> list[Planned]:
     for method in study.methods:
         for policy in _policies_of(study, method):
             for config, labels in _combinations(study, method, policy):
+                first = resolve(study.benchmark, flags=config)
                 for seed in study.seeds:
-                    planned = Planned(
-                        resolve(study.benchmark, flags={**config, "seed": seed}), labels
-                    )
+                    planned = Planned(replace(first, seed=seed), labels)
                     found.setdefault(planned.id, planned)
     return list(found.values())
 

@@ -114,12 +114,14 @@ def show(results: Results, written: dict[str, Path], console: Console, *, quiet:
     if not quiet and results.finished:
         groups = group(results.runs)
         table = tables.build(results, groups)
-        wide = Console(width=max(console.width, 200)) if not console.is_terminal else console
-        wide.print(formats.terminal(table))
+        # A pipe has no width to keep to.
+        wide = console if console.is_terminal else Console(width=1000)
+        formats.print_terminal(table, wide)
         for entry in checks.run(results.plan.get("report", {}).get("checks", []), table.rows):
             mark = Text("holds  " if entry["holds"] else "FAILS  ")
             mark.stylize("green" if entry["holds"] else "bold red")
-            console.print(mark + Text(f"{entry['claim']}  {_numbers(entry['numbers'])}"))
+            text = mark + Text(f"{entry['claim']}  {_numbers(entry['numbers'])}")
+            console.print(text, soft_wrap=not console.is_terminal)
     for problem in results.problems:
         console.print(Text(problem, style="yellow"))
     for kind in ("page", "figures", "md"):

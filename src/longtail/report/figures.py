@@ -16,7 +16,6 @@ from longtail.report.series import Series
 from longtail.report.tables import Table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by readers with any colour vision
@@ -146,6 +145,7 @@ def _lines(
     figure = new(figsize=(max(5.2, 3.6 * len(parts)), 3.3), layout="constrained")
     axes = figure.subplots(1, len(parts), squeeze=False)[0]
     entries: dict[str, Any] = {}
+    scale = _spread(parts)
     for ax, (title, lines) in zip(axes, parts, strict=True):
         for g, s in lines[:MOST_LINES]:
             dash = "-" if zero else look.dash(g)
@@ -156,27 +156,42 @@ def _lines(
             )
             few = "." if len(s.x) < 30 else ""
             (entries[label],) = ax.plot(s.x, s.mean, dash, marker=few, color=look.colour(g), lw=1.4)
-            ax.fill_between(
-                s.x, s.mean - s.half, s.mean + s.half, color=look.colour(g), alpha=0.15, lw=0
-            )
+            if not scale:
+                low, high = s.mean - s.half, s.mean + s.half
+                # An interval that reaches zero has no place on a logarithmic axis.
+                shown = None if scale is None else low > 0
+                ax.fill_between(s.x, low, high, where=shown, color=look.colour(g), alpha=0.15, lw=0)
         ax.set(title=title, xlabel=x, ylabel=y if ax is axes[0] else "")
         if zero:
             ax.axhline(0, color="grey", lw=0.8)
         if log:
             ax.set_xscale("symlog", linthresh=1)
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        _spread(ax, lines)
-    figure.legend(
-        entries.values(), entries.keys(), loc="outside right upper", fontsize=8, frameon=False
-    )
+        if scale is not None:
+            ax.set_yscale("symlog", linthresh=scale) if scale else ax.set_yscale("log")
+    _legend(figure, entries)
     return figure
 
 
-def _spread(ax: Axes, lines: list[tuple[Group, Series]]) -> None:
-    """A logarithmic axis where values span more than two orders of magnitude."""
-    ends = np.array([s.mean[-1] for _, s in lines if len(s.mean)])
-    if len(ends) > 1 and (ends > 0).all() and ends.max() / ends.min() > 100:
-        ax.set_yscale("log")
+def _legend(figure: Figure, entries: dict[str, Any]) -> None:
+    if len(entries) > 1:
+        place = "outside right upper"
+        figure.legend(entries.values(), entries.keys(), loc=place, fontsize=8, frameon=False)
+
+
+def _spread(parts: list[tuple[str, list[tuple[Group, Series]]]]) -> float | None:
+    """How a figure whose values span over two orders of magnitude is scaled.
+
+    0 for a logarithmic axis, else the width of the linear part around zero; None: linear.
+    """
+    found = [[s for _, s in lines] for _, lines in parts]
+    ends = [np.abs([s.mean[-1] for s in part]) for part in found]
+    ends = [e[np.isfinite(e) & (e > 0)] for e in ends]
+    if not any(len(e) > 1 and e.max() / e.min() > 100 for e in ends):
+        return None
+    if all((s.mean > 0).all() for part in found for s in part):
+        return 0.0
+    return float(np.median(np.concatenate(ends))) / 10
 
 
 def _others(
@@ -270,9 +285,7 @@ def _plane(groups: list[Group], table: Table, look: Look, new: Callable[..., Fig
             xlabel=f"LP ({table.unit})",
             ylabel=f"RP ({table.unit})" if ax is axes[0] else "",
         )
-    figure.legend(
-        entries.values(), entries.keys(), loc="outside right upper", fontsize=8, frameon=False
-    )
+    _legend(figure, entries)
     return figure
 
 

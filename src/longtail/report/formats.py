@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import html
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,9 @@ def finite(value: Any) -> Any:
 
 def as_csv(table: Table) -> str:
     """The long form: one line a row, every number in full."""
-    keys = list(dict.fromkeys(k for row in table.rows for k in row))
+    keys = dict.fromkeys(k for r in table.rows for k, v in r.items() if not isinstance(v, list))
     out = io.StringIO()
-    writer = csv.DictWriter(out, keys, lineterminator="\n")
+    writer = csv.DictWriter(out, list(keys), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(table.rows)
     return out.getvalue()
@@ -74,7 +75,7 @@ def _cell_text(cell: Cell | None, unit: str, bold: Callable[[str], str], pm: str
     mean = number(cell.mean, unit)
     parts = [bold(mean) if cell.best else mean]
     if cell.se is not None:
-        parts.append(f"{pm} {number(cell.se, unit)}")
+        parts.append(f"{pm} {number(cell.se, unit, cell.mean)}")
     if cell.paper is not None:
         parts.append(f"({number(cell.paper, unit)})")
     return " ".join(parts)
@@ -144,12 +145,12 @@ def _tex(content: str) -> str:
     return "".join(_TEX.get(c, c) for c in content)
 
 
-def terminal(table: Table) -> RichTable:
-    """Coloured by agreement with the paper."""
-    g = grid(table)
+def terminal(table: Table, metrics: Sequence[str] | None = None) -> RichTable:
+    """Coloured by agreement with the paper; `metrics` are all of them or a few."""
+    g = grid(table if metrics is None else dataclasses.replace(table, metrics=list(metrics)))
     shown = RichTable(title=Text(table.title), caption=Text("\n".join(table.notes)))
     for head in g.index:
-        shown.add_column(Text(head))
+        shown.add_column(Text(head), no_wrap=True)
     for head in _heads(table, g, lambda m: _arrow(table, m)):
         shown.add_column(Text(head), justify="right", no_wrap=True)
     for names, cells in g.lines:
@@ -157,12 +158,27 @@ def terminal(table: Table) -> RichTable:
     return shown
 
 
+def print_terminal(table: Table, console: Console) -> None:
+    """In one piece where there is room for it, else a table for every metric."""
+    whole = terminal(table)
+    if console.measure(whole).maximum <= console.width or len(table.metrics) < 2:
+        console.print(whole)
+        return
+    for metric in table.metrics:
+        shown = terminal(table, [metric])
+        if metric != table.metrics[-1]:
+            shown.caption = None
+        if metric != table.metrics[0]:
+            shown.title = None
+        console.print(shown)
+
+
 def _rich_cell(cell: Cell | None, unit: str) -> Text:
     if cell is None:
         return Text("-", style="dim")
     shown = Text(number(cell.mean, unit), style="bold" if cell.best else "")
     if cell.se is not None:
-        shown.append(f" ±{number(cell.se, unit)}", style="dim")
+        shown.append(f" ±{number(cell.se, unit, cell.mean)}", style="dim")
     if cell.paper is not None:
         shown.append(f" ({number(cell.paper, unit)})", style=COLOURS[cell.agreement or "far"])
     return shown
@@ -204,7 +220,7 @@ def _html_cell(cell: Cell | None, unit: str) -> str:
     mean = number(cell.mean, unit)
     shown = f"<strong>{mean}</strong>" if cell.best else mean
     if cell.se is not None:
-        shown += f' <span class="se">±{number(cell.se, unit)}</span>'
+        shown += f' <span class="se">±{number(cell.se, unit, cell.mean)}</span>'
     if cell.paper is None or cell.agreement is None:
         return f"<td>{shown}</td>"
     title = f"{cell.agreement} to the paper" if cell.agreement != "far" else "far from the paper"

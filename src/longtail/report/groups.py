@@ -45,8 +45,9 @@ class Group:
         if self.labels.get("method") == "multitask":
             return method
         policy = display("policy", self.labels.get("policy", ""))
-        row = f"row {self.labels['row']}: " if "row" in self.labels else ""
-        return f"{row}{method} {policy}".strip()
+        if "row" in self.labels:  # an ablation of one method: its name would be on every line
+            method = f"{self.labels['row']}:"
+        return f"{method} {policy}".strip()
 
     def values(self, metric: str) -> np.ndarray:
         """One number a seed. Multi-task training learns no task after another: it has RP alone."""

@@ -100,7 +100,7 @@ class Plots:
         if not found:
             return
         ends = np.array([s.mean[-1] for _, s in found])
-        spread = len(ends) > 1 and bool((ends > 0).all()) and ends.max() / ends.min() > 100
+        spread = all((s.mean > 0).all() for _, s in found) and ends.max() / ends.min() > 100
         plot = _figure(x, y, "log" if log else "linear", "log" if spread else "linear")
         if not spread:
             plot.add_layout(Span(location=0, dimension="width", line_color="#888888", line_width=1))

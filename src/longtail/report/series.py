@@ -54,6 +54,8 @@ def retention(g: Group, scale: float) -> Series:
     Single runs give every evaluation; a stack keeps only the last, where a task's age is its
     place in the sequence counted from the end.
     """
+    if g.labels.get("method") == "multitask":  # learns no task after another
+        return _empty()
     rows = [_retention(run) for run in g.runs[:20]]  # the band of twenty seeds is narrow enough
     rows = [r for r in rows if r is not None]
     if not rows:
@@ -92,7 +94,7 @@ def forgetting_by_size(g: Group, scale: float) -> Series:
     Zero-shot tasks, with no training examples, are at size 0.
     """
     scores = [s for s in g.scores if s.train_sizes is not None]
-    if not scores:
+    if not scores or g.labels.get("method") == "multitask":
         return _empty()
     sign = 1.0 if g.runs[0].higher_is_better else -1.0
     largest = max(int(np.max(s.train_sizes)) for s in scores if s.train_sizes is not None)

@@ -203,18 +203,22 @@ def _cell(row: dict[str, Any] | None, metric: str, unit: str, best: float | None
     )
 
 
-def number(value: float | None, unit: str) -> str:
-    """Two decimals for percentages; about three significant digits for errors."""
+def number(value: float | None, unit: str, like: float | None = None) -> str:
+    """Two decimals for percentages, about three significant digits for errors.
+
+    A standard error has as many decimals as the mean it belongs to, `like`.
+    """
     if value is None:
         return "-"
     if not math.isfinite(value):
         return "nan"
     if unit == "percent":
         return f"{value:.2f}"
-    size = abs(value)
+    size = abs(value if like is None else like)
     if size and not 1e-4 <= size < 1e5:
-        return f"{value:.2e}"
-    return f"{value:.1f}" if size >= 100 else f"{value:.2f}" if size >= 1 else f"{value:.4f}"
+        return f"{value:.1e}"
+    decimals = sum(size < limit for limit in (100, 10, 1, 0.1))
+    return f"{value:.{decimals}f}"
 
 
 def _measured(key: str) -> bool:
