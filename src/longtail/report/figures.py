@@ -18,8 +18,11 @@ from longtail.report.tables import Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by readers with any colour vision
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#777777", "#8C6D31"]
+# Okabe and Ito's colours, told apart by readers with any colour vision, and four more for ablations
+COLOURS = [
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
+    "#56B4E9", "#A6192E", "#8C6D31", "#777777", "#6A3D9A",
+]  # fmt: skip
 DASHES = {"continual": "-", "reset": "--", "carry": ":"}
 MARKERS = "osD^vP*X"
 MOST_PANELS, MOST_LINES = 6, 14

@@ -77,7 +77,7 @@ def _cell_text(cell: Cell | None, unit: str, bold: Callable[[str], str], pm: str
     if cell.se is not None:
         parts.append(f"{pm} {number(cell.se, unit, cell.mean)}")
     if cell.paper is not None:
-        parts.append(f"({number(cell.paper, unit)})")
+        parts.append(f"({cell.paper:g})")
     return " ".join(parts)
 
 
@@ -180,7 +180,7 @@ def _rich_cell(cell: Cell | None, unit: str) -> Text:
     if cell.se is not None:
         shown.append(f" ±{number(cell.se, unit, cell.mean)}", style="dim")
     if cell.paper is not None:
-        shown.append(f" ({number(cell.paper, unit)})", style=COLOURS[cell.agreement or "far"])
+        shown.append(f" ({cell.paper:g})", style=COLOURS[cell.agreement or "far"])
     return shown
 
 
@@ -224,5 +224,5 @@ def _html_cell(cell: Cell | None, unit: str) -> str:
     if cell.paper is None or cell.agreement is None:
         return f"<td>{shown}</td>"
     title = f"{cell.agreement} to the paper" if cell.agreement != "far" else "far from the paper"
-    theirs = f'<span class="paper">{SIGNS[cell.agreement]} {number(cell.paper, unit)}</span>'
+    theirs = f'<span class="paper">({SIGNS[cell.agreement]} {cell.paper:g})</span>'
     return f'<td class="{cell.agreement}" title="{title}">{shown} {theirs}</td>'
