@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from longtail.methods import EWC, EWCPlusPlus
-from longtail.methods.fisher import Rows, batch_fisher, example_fisher
+from longtail.methods.fisher import Fisher
 from longtail.replicas import Replicas
 from longtail.tasks import CLASSIFICATION, Ragged, TensorExamples
 
@@ -48,7 +48,7 @@ def naive_fisher(model: nn.Module, examples: TensorExamples) -> list[Tensor]:
     total = [torch.zeros_like(p) for p in parameters]
     for i in range(len(examples)):
         x, y = examples[torch.tensor([i])]
-        grads = torch.autograd.grad(F.cross_entropy(model(x), y), parameters)
+        grads = torch.autograd.grad(cross_entropy(model(x), y), parameters)
         total = [t + g**2 for t, g in zip(total, grads, strict=True)]
     return [t / len(examples) for t in total]
 
@@ -68,7 +68,7 @@ def train_a_little(model: nn.Module, method: EWC | EWCPlusPlus, examples: Tensor
 def test_fisher_of_a_chain_equals_one_example_at_a_time() -> None:
     model, examples = mlp(), data()
     for found, wanted in zip(
-        example_fisher(model, CLASSIFICATION, Rows(model, examples)),
+        Fisher(model, CLASSIFICATION, "example")(examples),
         naive_fisher(model, examples),
         strict=True,
     ):
@@ -91,7 +91,7 @@ def test_fisher_of_any_model_equals_one_example_at_a_time_and_moves_no_statistic
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.train()
     model.norm.eval()  # a part the user keeps in evaluation mode stays there
-    found = example_fisher(model, CLASSIFICATION, Rows(model, Tables()))
+    found = Fisher(model, CLASSIFICATION, "example")(Tables())
     assert model.training
     assert not model.norm.training
     for name, value in model.state_dict().items():
@@ -108,9 +108,9 @@ def test_batch_fisher_squares_the_mean_gradient_of_each_batch() -> None:
     total = [torch.zeros_like(p) for p in model.parameters()]
     for rows in (torch.arange(16), torch.arange(16, 20)):
         x, y = examples[rows]
-        grads = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+        grads = torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
         total = [t + len(rows) / 20 * g**2 for t, g in zip(total, grads, strict=True)]
-    for a, b in zip(batch_fisher(model, CLASSIFICATION, Rows(model, examples)), total, strict=True):
+    for a, b in zip(Fisher(model, CLASSIFICATION, "batch")(examples), total, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -118,12 +118,10 @@ def test_batch_fisher_squares_the_mean_gradient_of_each_batch() -> None:
 def test_fisher_of_replicas_equals_that_of_each(policies: int) -> None:
     models = [mlp() for _ in range(3)]
     examples = data()
-    for estimate in (example_fisher, batch_fisher):
-        found = estimate(
-            Replicas(models, policies), CLASSIFICATION, Rows(Replicas(models, policies), examples)
-        )
+    for kind in ("example", "batch"):
+        found = Fisher(Replicas(models, policies), CLASSIFICATION, kind)(examples)
         for s, model in enumerate(models):
-            for p, wanted in enumerate(estimate(model, CLASSIFICATION, Rows(model, examples))):
+            for p, wanted in enumerate(Fisher(model, CLASSIFICATION, kind)(examples)):
                 torch.testing.assert_close(found[(policies - 1) * 4 + p][s], wanted)
 
 
@@ -153,7 +151,7 @@ def test_ewc_equals_the_naive_sum_over_all_tasks() -> None:
         for fisher, anchors in past
         for f, anchor, p in zip(fisher, anchors, model.parameters(), strict=True)
     )
-    (F.cross_entropy(model(batch[0]), batch[1]) + 3.0 * penalty).backward()
+    (cross_entropy(model(batch[0]), batch[1]) + 3.0 * penalty).backward()
     for a, p in zip(found, model.parameters(), strict=True):
         assert (a - p.grad).abs().max() < 1e-10
     torch.testing.assert_close(method.penalty(), 3.0 * penalty.detach())
@@ -201,7 +199,7 @@ def test_ewcpp_averages_squared_task_gradients_and_pulls_to_the_last_task() -> N
         examples = data()
         for i in range(4):
             x, y = batch = examples[torch.tensor([i, i + 2, i + 4])]
-            task = torch.autograd.grad(F.cross_entropy(model(x), y), parameters)
+            task = torch.autograd.grad(cross_entropy(model(x), y), parameters)
             running = [0.7 * g**2 + 0.3 * f for g, f in zip(task, running, strict=True)]
             penalty = sum(
                 (f * (p - a) ** 2).sum() for f, p, a in zip(fisher, parameters, anchor, strict=True)

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
 
 from longtail.memory import ReservoirBuffer, TaskBuffer
 from longtail.methods import AGEM, METHODS, DERPlusPlus, Reservoir
@@ -43,10 +43,10 @@ def test_reservoir_adds_the_loss_of_as_many_replayed_examples() -> None:
     for _ in range(5):
         x, y = batch = data()[torch.arange(6)]
         loss = method.loss(batch)
-        wanted = F.cross_entropy(model(x), y)
+        wanted = cross_entropy(model(x), y)
         if len(twin):
             replayed, labels = twin.draw(6)
-            wanted = wanted + F.cross_entropy(model(replayed), labels)
+            wanted = wanted + cross_entropy(model(replayed), labels)
         torch.testing.assert_close(loss, wanted)
         assert_all_close(gradients(loss, model), gradients(wanted, model))
         torch.testing.assert_close(method.outputs, model(x).detach())
@@ -66,17 +66,17 @@ def test_derpp_matches_stored_outputs_and_replays_labels_from_two_draws() -> Non
     for _ in range(5):
         x, y = batch = data()[torch.arange(6)]
         outputs = model(x)
-        wanted = F.cross_entropy(outputs, y)
+        wanted = cross_entropy(outputs, y)
         if len(twin):
             (x1, _, z1), (x2, y2, _) = twin.draw(6), twin.draw(6)
             assert not torch.equal(x1, x2)
-            wanted = wanted + 0.5 * F.mse_loss(model(x1), z1)
-            wanted = wanted + 0.25 * F.cross_entropy(model(x2), y2)
+            wanted = wanted + 0.5 * mse_loss(model(x1), z1)
+            wanted = wanted + 0.25 * cross_entropy(model(x2), y2)
         optimizer.zero_grad()
         loss = method.loss(batch)
         torch.testing.assert_close(loss, wanted)
         assert_all_close(gradients(loss, model), gradients(wanted, model))
-        F.cross_entropy(model(x), y).backward()
+        cross_entropy(model(x), y).backward()
         optimizer.step()
         method.observe(batch)
         twin.add(x, y, outputs.detach())  # as they were before the step
@@ -94,9 +94,9 @@ def test_derpp_with_batch_norm_keeps_the_three_parts_apart() -> None:
     loss = method.loss(second)
     (x1, _, z1), (x2, y2, _) = twin.draw(6), twin.draw(6)
     wanted = (
-        F.cross_entropy(model(second[0]), second[1])
-        + F.mse_loss(model(x1), z1)
-        + F.cross_entropy(model(x2), y2)
+        cross_entropy(model(second[0]), second[1])
+        + mse_loss(model(x1), z1)
+        + cross_entropy(model(x2), y2)
     )
     torch.testing.assert_close(loss, wanted)
 
@@ -109,7 +109,7 @@ def test_derpp_of_a_regression_matches_one_number_per_example() -> None:
     method.observe((x, y))
     twin = copy.deepcopy(method.buffer)
     (x1, _, z1), (x2, y2, _) = twin.draw(4), twin.draw(4)
-    wanted = F.mse_loss(model(x), y) + F.mse_loss(model(x1), z1) + F.mse_loss(model(x2), y2)
+    wanted = mse_loss(model(x), y) + mse_loss(model(x1), z1) + mse_loss(model(x2), y2)
     torch.testing.assert_close(method.loss((x, y)), wanted)
 
 
@@ -128,10 +128,10 @@ def test_agem_projects_only_when_gradients_disagree() -> None:
     for task in range(8):
         examples = data()
         x, y = batch = examples[torch.arange(6)]
-        g = torch.cat([t.flatten() for t in gradients(F.cross_entropy(model(x), y), model)])
+        g = torch.cat([t.flatten() for t in gradients(cross_entropy(model(x), y), model)])
         if task:
             xr, yr = twin.draw(6)
-            r = torch.cat([t.flatten() for t in gradients(F.cross_entropy(model(xr), yr), model)])
+            r = torch.cat([t.flatten() for t in gradients(cross_entropy(model(xr), yr), model)])
             if g @ r < 0:
                 projected += 1
                 g = g - (g @ r) / (r @ r) * r
@@ -201,7 +201,7 @@ def test_replay_of_ragged_inputs_and_outputs(name: str) -> None:
         if name == "derpp" and len(twin):
             (x1, _, z1), (x2, y2, _) = twin.draw(4), twin.draw(4)
             distance = [
-                F.mse_loss(now, then) for now, then in zip(rows(model(x1)), rows(z1), strict=True)
+                mse_loss(now, then) for now, then in zip(rows(model(x1)), rows(z1), strict=True)
             ]
             wanted = (
                 CLASSIFICATION.loss(model(tokens), labels).mean()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.examples import Examples, Ragged, leaves, map_leaves, read
+from longtail.modes import evaluation_mode
 from longtail.objectives import Objective
 from longtail.sequences import TaskSequence
 
@@ -113,7 +114,7 @@ def _scores(
     scorers = [objective.score, *(score for _, score in objective.further)]
     shape = (len(scorers), *lead, tasks)
     total = None
-    with _EvaluationMode(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         for start in range(0, len(examples), rows):
             inputs, targets = read(examples, start, start + rows)
             if lead and targets.ndim == 1:  # data that all replicas share
@@ -149,29 +150,3 @@ def _expand(inputs: Any, replicas: int) -> Any:
         return leaf.expand(replicas, *leaf.shape)
 
     return map_leaves(expand, inputs)
-
-
-class _EvaluationMode:
-    """Evaluation mode inside; afterwards each module is back in the mode it had.
-
-    Past Module.eval and Module.modules, which take longer than a small model's pass.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.training: list[nn.Module] = []
-        self._collect(model)
-
-    def _collect(self, module: nn.Module) -> None:
-        if module.training:
-            self.training.append(module)
-        for child in module._modules.values():
-            if child is not None:
-                self._collect(child)
-
-    def __enter__(self) -> None:
-        for module in self.training:
-            module.__dict__["training"] = False
-
-    def __exit__(self, *_: object) -> None:
-        for module in self.training:
-            module.__dict__["training"] = True

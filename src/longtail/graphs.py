@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from longtail.policies import clip_gradients
 from longtail.tasks import Batch, Examples, Ragged, leaves, map_leaves
@@ -54,7 +54,7 @@ class GraphStep:
         rows = index.shape[-1]
         size = min(run.settings.batch_size, max(SMALLEST, 1 << (rows - 1).bit_length()))
         if rows < size:
-            index = F.pad(index, (0, size - rows))  # with row 0, at weight 0
+            index = pad(index, (0, size - rows))  # with row 0, at weight 0
         batch = examples[index]
         captured = self.shapes.get(size)
         if captured is None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from longtail.methods.fisher import Rows, batch_fisher, example_fisher
+from longtail.methods.fisher import Fisher
 from longtail.methods.quadratic import QuadraticPenalty
 from longtail.random import permutation
 from longtail.tasks import Examples
@@ -45,6 +45,7 @@ class EWC(QuadraticPenalty):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.fisher = Fisher(self.model, self.objective, self.settings.fisher)
         self.tasks = 0
 
     def end_task(self, train: Examples | None) -> None:
@@ -53,8 +54,7 @@ class EWC(QuadraticPenalty):
         cap, chosen = self.settings.fisher_cap, None
         if 0 < cap < len(train):
             chosen = permutation(len(train), self.seed, "fisher", self.tasks)[..., :cap]
-        estimate = example_fisher if self.settings.fisher == "example" else batch_fisher
-        F = estimate(self.model, self.objective, Rows(self.model, train, chosen))
+        F = self.fisher(train, chosen)
         torch._foreach_add_(self.sum_F, F)
         torch._foreach_mul_(F, self.weights)
         torch._foreach_add_(self.sum_F_anchor, F)

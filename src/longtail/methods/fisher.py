@@ -14,101 +14,114 @@ during the pass: dropout is off and BatchNorm's statistics stay where they are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.functional import linear
 from torch.utils import _pytree as pytree
 
 from longtail.examples import read
+from longtail.modes import evaluation_mode
 from longtail.replicas import Replicas, lead_of, linear_chain, parameter_groups
 from longtail.tasks import Batch, Examples, Objective
 
 CHUNK = 1024  # examples per pass of the closed form
 NUMBERS = 1 << 25  # numbers in the per-example gradients held at once
-BATCH = 16  # examples per squared gradient of `batch_fisher`
+BATCH = 16  # examples per squared gradient of kind "batch"
 
 
-class Rows:
-    """The examples the Fisher is taken from: all, or those in `chosen` [*lead, n]."""
+class Fisher:
+    """Estimates the Fisher information of every trainable parameter of a model.
 
-    def __init__(self, model: nn.Module, examples: Examples, chosen: Tensor | None = None) -> None:
-        self.examples, self.chosen, self.lead = examples, chosen, lead_of(model)[1:]
-        self.count = len(examples) if chosen is None else chosen.shape[-1]
+    Args:
+        model: a plain module, or `Replicas`.
+        objective: loss per example.
+        kind: "example" averages the squared gradients of single examples; "batch" the squared mean
+            gradients of batches of 16, weighted by their size.
+    """
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Batches [*lead, B, ...] of at most `size` examples."""
-        for start in range(0, self.count, size):
-            stop = min(start + size, self.count)
-            if self.chosen is not None:
-                yield self.examples[self.chosen[..., start:stop]]
-            elif self.lead:
-                yield self.examples[torch.arange(start, stop).expand(*self.lead, -1)]
-            else:
-                yield read(self.examples, start, stop)
+    def __init__(self, model: nn.Module, objective: Objective, kind: str = "example") -> None:
+        self.model, self.objective, self.kind = model, objective, kind
+        self.lead = lead_of(model)[1:]
+        members = model.members if isinstance(model, Replicas) else [model]
+        self.members = [(member, _plain_chain(member)) for member in members]
 
+    def __call__(self, examples: Examples, chosen: Tensor | None = None) -> list[Tensor]:
+        """From all examples, or from the rows `chosen` [*lead, n]; in the parameters' order."""
+        n = len(examples) if chosen is None else chosen.shape[-1]
+        with evaluation_mode(self.model), torch.enable_grad():
+            if self.kind == "batch":
+                return self._per_batch(examples, chosen, n)
+            found: list[Tensor] = []
+            for member, chain in self.members:
+                found += self._of(member, chain, examples, chosen, n)
+            return found
 
-def example_fisher(model: nn.Module, objective: Objective, rows: Rows) -> list[Tensor]:
-    """Mean over the examples of their squared gradients, for every trainable parameter."""
-    members = model.members if isinstance(model, Replicas) else [model]
-    found: list[Tensor] = []
-    with evaluation_mode(model):
-        for member in members:
-            found += _member_fisher(member, objective, rows, bool(lead_of(model)))
-    return found
-
-
-def batch_fisher(model: nn.Module, objective: Objective, rows: Rows) -> list[Tensor]:
-    """Mean over batches of 16 (weighted by their size) of their mean gradient squared."""
-    parameters = [p for group in parameter_groups(model) for p in group]
-    total = [torch.zeros_like(p) for p in parameters]
-    with evaluation_mode(model), torch.enable_grad():
-        for inputs, targets in rows.batches(BATCH):
-            losses = objective.loss(model(inputs), targets)
+    def _per_batch(self, examples: Examples, chosen: Tensor | None, n: int) -> list[Tensor]:
+        parameters = [p for group in parameter_groups(self.model) for p in group]
+        total = [torch.zeros_like(p) for p in parameters]
+        for inputs, targets in self._batches(examples, chosen, n, BATCH):
+            losses = self.objective.loss(self.model(inputs), targets)
             grads = torch.autograd.grad(losses.mean(-1).sum(), parameters, materialize_grads=True)
-            share = losses.shape[-1] / rows.count
-            torch._foreach_addcmul_(total, grads, grads, share)
-    return total
+            torch._foreach_addcmul_(total, grads, grads, losses.shape[-1] / n)
+        return total
 
+    def _of(
+        self,
+        member: nn.Module,
+        chain: list[nn.Module] | None,
+        examples: Examples,
+        chosen: Tensor | None,
+        n: int,
+    ) -> list[Tensor]:
+        parameters = list(member.parameters())
+        total = {id(p): torch.zeros_like(p) for p in parameters if p.requires_grad}
+        size = CHUNK if chain else max(1, NUMBERS // sum(p.numel() for p in parameters))
+        for batch in self._batches(examples, chosen, n, size):
+            if chain is not None and isinstance(batch[0], Tensor):
+                _add_closed_form(chain, self.objective, batch, len(self.lead), n, total)
+            else:
+                _add_vmapped(member, self.objective, batch, bool(self.lead), n, total)
+        return list(total.values())
 
-def _member_fisher(
-    member: nn.Module, objective: Objective, rows: Rows, stacked: bool
-) -> list[Tensor]:
-    parameters = list(member.parameters())
-    total = {id(p): torch.zeros_like(p) for p in parameters if p.requires_grad}
-    chain = linear_chain(member)
-    if chain is not None and not _covers(chain, parameters):
-        chain = None
-    chunk = CHUNK if chain else max(1, NUMBERS // sum(p.numel() for p in parameters))
-    for batch in rows.batches(chunk):
-        if chain is not None and isinstance(batch[0], Tensor):
-            _add_closed_form(chain, objective, batch, rows.count, total)
-        else:
-            _add_vmapped(member, objective, batch, stacked, rows.count, total)
-    return list(total.values())
+    def _batches(
+        self, examples: Examples, chosen: Tensor | None, n: int, size: int
+    ) -> Iterator[Batch]:
+        """Batches [*lead, B, ...] of at most `size` examples."""
+        for start in range(0, n, size):
+            stop = min(start + size, n)
+            if chosen is not None:
+                yield examples[chosen[..., start:stop]]
+            elif self.lead:
+                yield examples[torch.arange(start, stop).expand(*self.lead, -1)]
+            else:
+                yield read(examples, start, stop)
 
 
 def _add_closed_form(
-    chain: list[nn.Module], objective: Objective, batch: Batch, n: int, total: dict[int, Tensor]
+    chain: list[nn.Module],
+    objective: Objective,
+    batch: Batch,
+    lead: int,
+    n: int,
+    total: dict[int, Tensor],
 ) -> None:
     h, targets = batch
-    linear, ins, outs = [], [], []
-    with torch.enable_grad():
-        for layer in chain:
-            if isinstance(layer, nn.Linear):
-                linear.append(layer)
-                ins.append(h.detach())
-                h = _linear(layer, h)
-                outs.append(h)
-            elif isinstance(layer, nn.Flatten) and layer.start_dim > 0:
-                h = h.flatten(targets.dim())
-            else:
-                h = layer(h)
-        deltas = torch.autograd.grad(objective.loss(h, targets).sum(), outs)
-    for layer, a, delta in zip(linear, ins, deltas, strict=True):
+    layers, ins, outs = [], [], []
+    for layer in chain:
+        if isinstance(layer, nn.Linear):
+            layers.append(layer)
+            ins.append(h.detach())
+            h = _linear(layer, h)
+            outs.append(h)
+        elif isinstance(layer, nn.Flatten) and layer.start_dim > 0:
+            h = h.flatten(layer.start_dim + lead)
+        else:
+            h = layer(h)
+    deltas = torch.autograd.grad(objective.loss(h, targets).sum(), outs)
+    for layer, a, delta in zip(layers, ins, deltas, strict=True):
         squared = delta.square()
         weight, bias = total.get(id(layer.weight)), total.get(id(layer.bias))
         if weight is not None:
@@ -122,7 +135,7 @@ def _linear(layer: nn.Linear, h: Tensor) -> Tensor:
     """The layer's output, differentiable in itself and not in the weights."""
     weight, bias = layer.weight.detach(), layer.bias
     if weight.dim() == 2:
-        out = F.linear(h, weight, None if bias is None else bias.detach())
+        out = linear(h, weight, None if bias is None else bias.detach())
     else:
         out = h @ weight.transpose(-1, -2)
         out = out if bias is None else out + bias.detach().unsqueeze(-2)
@@ -159,23 +172,12 @@ def _unsqueeze(tree: Any) -> Any:
     return pytree.tree_map(lambda t: t.unsqueeze(0), tree)
 
 
-def _covers(chain: list[nn.Module], parameters: list[nn.Parameter]) -> bool:
-    """Are all parameters weights and biases of Linear layers, each used once?"""
-    found = [layer.weight for layer in chain if isinstance(layer, nn.Linear)]
-    found += [
-        layer.bias for layer in chain if isinstance(layer, nn.Linear) and layer.bias is not None
-    ]
-    return len(found) == len(parameters) == len({id(p) for p in found})
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, each module's own mode again afterwards."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:  # past Module.__setattr__, which costs as much as a small layer
-        module.__dict__["training"] = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.__dict__["training"] = True
+def _plain_chain(member: nn.Module) -> list[nn.Module] | None:
+    """The layers, if all parameters are weights and biases of Linear layers, each used once."""
+    chain = linear_chain(member)
+    if chain is None:
+        return None
+    layers = [layer for layer in chain if isinstance(layer, nn.Linear)]
+    found = [p for layer in layers for p in (layer.weight, layer.bias) if p is not None]
+    plain = len(found) == len(list(member.parameters())) == len({id(p) for p in found})
+    return chain if plain else None
