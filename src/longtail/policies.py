@@ -96,7 +96,10 @@ class TrainSettings:
 def build_optimizer(
     model: nn.Module, policies: Sequence[Policy], settings: TrainSettings
 ) -> ContinualAdam:
-    """ContinualAdam or ContinualAdamW with one parameter group per policy."""
+    """ContinualAdam or ContinualAdamW with one parameter group per kind of policy.
+
+    Policies that differ only in the data they learn on share a group, hence a kernel launch.
+    """
     groups = parameter_groups(model)
     if len(groups) != len(policies):
         raise ValueError(f"{len(policies)} policies for a model that has room for {len(groups)}")
@@ -113,19 +116,26 @@ def build_optimizer(
         # a captured step reads the learning rate where a schedule can change it
         return torch.tensor(lr, device=device) if settings.cuda_graph else lr
 
-    kinds = {"adamw": ContinualAdamW, "adam": ContinualAdam}
-    options: dict[str, Any] = {"capturable": True} if settings.cuda_graph else {}
-    return kinds[settings.optimizer](
-        [
+    joined: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for params, policy in zip(groups, policies, strict=True):
+        lr = learning_rate(policy)
+        key = (policy.first_moment, policy.second_moment, policy.beta3, policy.lr_scale)
+        group = joined.setdefault(
+            key,
             {
-                "params": params,
-                "lr": learning_rate(policy),
+                "params": [],
+                "lr": lr,
+                "initial_lr": settings.lr * policy.lr_scale,
                 "first_moment": policy.first_moment,
                 "second_moment": policy.second_moment,
                 "beta3": policy.beta3,
-            }
-            for params, policy in zip(groups, policies, strict=True)
-        ],
+            },
+        )
+        group["params"] += params
+    kinds = {"adamw": ContinualAdamW, "adam": ContinualAdam}
+    options: dict[str, Any] = {"capturable": True} if settings.cuda_graph else {}
+    return kinds[settings.optimizer](
+        list(joined.values()),
         betas=settings.betas,
         eps=settings.eps,
         weight_decay=settings.weight_decay,
@@ -135,11 +145,7 @@ def build_optimizer(
 
 
 def set_learning_rate(
-    optimizer: torch.optim.Optimizer,
-    policies: Sequence[Policy],
-    settings: TrainSettings,
-    done: int,
-    steps: int,
+    optimizer: torch.optim.Optimizer, settings: TrainSettings, done: int, steps: int
 ) -> None:
     """Linear warm-up, then linear decay, over one task; `done` of `epochs * steps` steps are done.
 
@@ -153,8 +159,8 @@ def set_learning_rate(
         factor = (done + 1) / (warm + 1)
     else:
         factor = (total - done) / (total - warm) if settings.schedule == "linear" else 1.0
-    for group, policy in zip(optimizer.param_groups, policies, strict=True):
-        lr = settings.lr * policy.lr_scale * factor
+    for group in optimizer.param_groups:
+        lr = group["initial_lr"] * factor
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(lr)
         else:

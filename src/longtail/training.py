@@ -155,7 +155,7 @@ def train(
                 order = batch_order(run, len(examples))
                 while position.step < steps:
                     done = position.epoch * steps + position.step
-                    set_learning_rate(run.optimizer, run.policies, settings, done, steps)
+                    set_learning_rate(run.optimizer, settings, done, steps)
                     start = position.step * size
                     run.take_step(run, examples, order[..., start : start + size])
                     position.step += 1

@@ -26,7 +26,7 @@ class _Plan(NamedTuple):
     frozen: list[bool]  # which parameters had no gradient
     strides: list[tuple[int, ...]]
     dtypes: list[torch.dtype]
-    states: list[dict[str, Tensor]]  # of all parameters of the optimizer
+    states: list[dict[str, Tensor]]  # of the group's parameters
     entries: list[Tensor]  # all tensors in them
     tensors: list[Tensor]  # those in the table
     addresses: list[int]
@@ -86,17 +86,26 @@ def _holds(optimizer: Any, group: dict[str, Any], plan: _Plan, flags: int) -> bo
     Loading, moving or clearing replaces the state's dicts, its tensors or their memory. Comparing
     whole lists keeps the Python per parameter below a microsecond.
     """
-    params, states = group["params"], optimizer.state
+    params = group["params"]
+    states = _states(optimizer, group)
     return (
         flags == plan.flags
         and len(params) == len(plan.params)
         and not any(map(is_not, params, plan.params))
         and len(states) == len(plan.states)
-        and not any(map(is_not, states.values(), plan.states))
+        and not any(map(is_not, states, plan.states))
         and sum(map(len, plan.states)) == len(plan.entries)
         and not any(map(is_not, chain.from_iterable(map(dict.values, plan.states)), plan.entries))
         and list(map(Tensor.data_ptr, plan.tensors)) == plan.addresses
     )
+
+
+def _states(optimizer: Any, group: dict[str, Any]) -> list[dict[str, Tensor]]:
+    """The states of the group's parameters that have one."""
+    found = optimizer.state
+    if len(optimizer.param_groups) == 1:  # hashing a tensor costs more than walking the dict
+        return list(found.values())
+    return [found[p] for p in group["params"] if p in found]
 
 
 def _gradients(group: dict[str, Any], plan: _Plan) -> list[int] | None:
@@ -145,7 +154,7 @@ def _make_plan(optimizer: Any, group: dict[str, Any], flags: int) -> _Plan | Non
         rows.append(row)
     if lib is None or len({row.param.dtype for row in rows}) != 1:
         return None
-    states = list(optimizer.state.values())
+    states = list(_states(optimizer, group))
     tensors = [x for row in rows for x in row if x is not None]
     return _Plan(
         table=Table(lib, rows),
