@@ -53,7 +53,7 @@ SPACE: dict[str, tuple[float, float, float]] = {
     "data.noise": (0.03, 0.15, 0.12),
     "data.exponent": (0.5, 2.0, 0.06),
     "data.minimum": (3, 60, 0.25),
-    "data.cap": (500, 10_000, 0.25),
+    "data.cap": (500, 40_000, 0.25),
     "train.batch_size": (8, 1024, 0.35),
     "train.epochs": (5, 60, 0.1),
     "train.lr": (0.01, 0.3, 0.12),
