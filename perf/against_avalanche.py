@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -70,6 +71,7 @@ def main() -> None:
     except ImportError:
         print("avalanche-lib is not installed here: nothing to compare with")
         return
+    warnings.simplefilter("ignore")  # it tells of its own deprecations at every step
     torch.set_num_threads(1)
     sequence = make_sequence(options.tasks)
     rows = []
