@@ -217,16 +217,16 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_saves_and_the_next_call_ends_with_the_same_files(tmp_path: Path, jobs: int):
-    text = TINY.replace("tasks = 12", "tasks = 600").replace("cap = 40", "cap = 400")
+    text = TINY.replace("tasks = 12", "tasks = 300").replace("cap = 40", "cap = 400")
     path = study_file(tmp_path, "stack = false\n" + text + "[resources]\ncpus = 1\n")
     command = [sys.executable, "-m", "longtail.cli", "study", str(path), "--jobs", str(jobs)]
     command += ["--no-report", "--out"]
-    process = subprocess.Popen([*command, str(tmp_path / "a")], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, str(tmp_path / "a")])
     while not list((tmp_path / "a").glob("runs/*/scores.jsonl")):
         time.sleep(0.1)
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGINT)
-    assert process.wait(60) == 130, process.stderr.read() if process.stderr else ""
+    assert process.wait(60) == 130
     assert list((tmp_path / "a").glob("runs/*/snapshot/*.pt"))
     assert len(list((tmp_path / "a").glob("runs/*/summary.json"))) < 4
     subprocess.run([*command, str(tmp_path / "a")], check=True)

@@ -56,7 +56,7 @@ class Overview:
             state.status, state.error = kind, content.get("error")
             state.took = time.monotonic() - state.began if state.began else 0.0
             if kind == "finished":
-                state.rp = content.get("rp", state.rp)
+                state.rp, state.done = content.get("rp", state.rp), state.tasks
         self.show(kind, job, state, content)
 
     def show(self, kind: str, job: Job, state: State, content: dict[str, Any]) -> None: ...
