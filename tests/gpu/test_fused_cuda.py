@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from longtail.optim import fused_cuda
+from longtail.optim import fused_cuda, fused_cuda_plan
 
 pytestmark = pytest.mark.gpu
 
@@ -223,10 +223,13 @@ def test_layouts() -> None:
     assert torch.equal(big[:, :7], before)
 
 
-def test_neighbours_are_left_alone() -> None:
-    """Every address pattern of a bucket of one buffer, with guard values between the tensors."""
+@pytest.mark.parametrize("many", [False, True])
+def test_neighbours_are_left_alone(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every alignment, around the sizes of blocks and chunks, with guards between the tensors."""
     torch.manual_seed(6)
-    sizes = [1, 2, 3, 4, 5, 8, 15, 16, 2047, 2048, 2056, 4099]
+    monkeypatch.setattr(fused_cuda_plan, "_ENOUGH", 0 if many else 2**40)
+    block, chunk = fused_cuda_plan.BLOCK, fused_cuda_plan.BLOCK * fused_cuda_plan.MANY
+    sizes = [1, 2, 3, 4, 5, 8, 15, 16, block - 1, block, block + 8, chunk, chunk + 3, 2 * chunk + 8]
     buffer = torch.full((sum(sizes) + len(sizes) + 1,), 7.0, device=DEVICE)
     params, guards, at = [], [0], 1
     for size in sizes:

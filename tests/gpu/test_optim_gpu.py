@@ -241,6 +241,7 @@ def test_gradients_of_odd_layout_and_sparse_ones() -> None:
         fused.step()
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_no_waiting_and_no_memory_in_a_warm_step() -> None:
     mine = params()
     optimizer = ContinualAdamW(mine)

@@ -1,9 +1,9 @@
 """Continual Adam on CUDA: one Triton launch for all parameters of a group, and one for a boundary.
 
 `step_` and `end_task_` take the lists that every implementation takes; `fast_step` and
-`fast_end_task` do without making them. Any mix of float dtypes and layouts is taken: tensors of other
-dtypes are another launch, and a tensor that is not one block of memory like its state (a slice, an
-expanded gradient) is copied to one and back. Triton is imported at the first launch.
+`fast_end_task` do without making them. Any mix of float dtypes and layouts is taken: tensors of
+other dtypes are another launch, and a tensor that is not one block of memory like its state (a
+slice, an expanded gradient) is copied to one and back. Triton is imported at the first launch.
 """
 
 import functools
@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from longtail.optim.fused_cuda_fast import fast_end_task, fast_step
+from longtail.optim.fused_cuda_launch import current_stream
 from longtail.optim.fused_cuda_layout import DTYPES, flat, write_back
-from longtail.optim.fused_cuda_plan import Kind, Plan, Tensors, current_stream
+from longtail.optim.fused_cuda_plan import Kind, Plan, Tensors
 from longtail.optim.fused_cuda_scalars import end_floats, end_policy, step_floats, step_policy
 from longtail.optim.state import is_plain
 

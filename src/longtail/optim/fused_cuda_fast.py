@@ -1,8 +1,8 @@
 """A fused step without the lists: as long as only values and gradients' addresses have changed.
 
-With small models Python is the slowest part of a step, so a group remembers what its last step found.
-What it remembers are addresses, never the state's tensors: memory that a user frees, or moves to the
-CPU between phases of training, is free.
+With small models Python is the slowest part of a step, so a group remembers what its last step
+found. What it remembers are addresses, never the state's tensors: memory that a user frees, or
+moves to the CPU between phases of training, is free.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from longtail.optim.fused_cuda_launch import current_stream
 from longtail.optim.fused_cuda_layout import DTYPES, fits, same_layout
-from longtail.optim.fused_cuda_plan import Kind, Plan, Tensors, current_stream
+from longtail.optim.fused_cuda_plan import Kind, Plan, Tensors
 from longtail.optim.fused_cuda_scalars import end_floats, end_policy, step_floats, step_policy
 from longtail.optim.state import is_plain
 
 _grad = attrgetter("grad")
+_dtype = attrgetter("dtype")
 _address = Tensor.data_ptr
 _is_contiguous = Tensor.is_contiguous
 
@@ -48,19 +50,8 @@ def fast_step(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) -> b
     for scalar in (rate, scale, found_inf):
         if scalar is not None and scalar.device != warm.plan.device:
             return False
-    decay = group["weight_decay"]
-    warm.plan.step(
-        gradients,
-        (rate, scale, found_inf),
-        step_floats(lr, decay, group["eps"], group["betas"], group["beta3"]),
-        step_policy(
-            group["first_moment"],
-            group["second_moment"],
-            decay,
-            optimizer._decoupled_weight_decay,
-            group["maximize"],
-        ),
-    )
+    floats, policy = warm.scalars(group, optimizer._decoupled_weight_decay)
+    warm.plan.step(gradients, (rate, scale, found_inf), floats, policy)
     stepped = warm.params
     if 0 in gradients:
         stepped = [p for p, address in zip(stepped, gradients, strict=True) if address]
@@ -107,11 +98,16 @@ class _Warm:
         self.regular = (
             None not in plan.kinds and all(self.addresses) and all(map(_is_contiguous, self.params))
         )
+        grad_dtypes = {kind.grad for kind in plan.kinds if kind is not None}
+        self.grad_dtype = grad_dtypes.pop() if len(grad_dtypes) == 1 else None
         self.state = optimizer.state
         self.dicts = dicts
         self.versions = (_version(self.state), *map(_version, dicts))
         self.moments = self._moments()
         self.first_moment = group["first_moment"]
+        self._settings: tuple[Any, ...] = ()
+        self._betas: Any = None
+        self._scalars: tuple[tuple[float, ...], tuple[Any, ...]] = ((), ())
 
     @classmethod
     def of(cls, optimizer: Any, group: dict[str, Any]) -> "_Warm | None":
@@ -158,6 +154,30 @@ class _Warm:
     def _moments(self) -> tuple[int, int]:
         return _address(self.dicts[0]["exp_avg"]), _address(self.dicts[-1]["exp_avg"])
 
+    def scalars(
+        self, group: dict[str, Any], decoupled: bool
+    ) -> tuple[tuple[float, ...], tuple[Any, ...]]:
+        """The kernel's scalars and flags, made anew only when a setting has changed."""
+        lr, betas = group["lr"], group["betas"]
+        settings = (
+            group["eps"],
+            group["weight_decay"],
+            group["beta3"],
+            group["first_moment"],
+            group["second_moment"],
+            group["maximize"],
+        )
+        if type(lr) is float and betas is self._betas and (lr, *settings) == self._settings:
+            return self._scalars
+        eps, decay, beta3, first, second, maximize = settings
+        self._scalars = (
+            step_floats(lr, decay, eps, betas, beta3),
+            step_policy(first, second, decay, decoupled, maximize),
+        )
+        if type(lr) is float and not any(isinstance(beta, Tensor) for beta in betas):
+            self._settings, self._betas = (lr, *settings), betas
+        return self._scalars
+
     def gradients(self) -> tuple[int, ...] | None:
         """Their addresses, 0 where there is none; None if the plan does not fit them."""
         grads: list[Any] = list(map(_grad, self.params))
@@ -169,7 +189,7 @@ class _Warm:
         except TypeError:  # some are None
             addresses = self._addresses(grads)
         # What kind of tensors they are is looked at for new addresses only: it does not change.
-        if addresses is None or self.plan.knows(addresses) or self._right_kinds(grads):
+        if addresses is None or addresses == self.plan.gradients or self._right_kinds(grads):
             return addresses
         return None
 
@@ -182,9 +202,13 @@ class _Warm:
         return tuple(0 if g is None else _address(g) or 1 for g in grads)
 
     def _right_kinds(self, grads: list[Any]) -> bool:
+        present = [grad for grad in grads if grad is not None]
+        if not all(map(is_plain, present)) or any(map(Tensor.is_neg, present)):
+            return False
+        if self.grad_dtype is not None:
+            return set(map(_dtype, present)) <= {self.grad_dtype}
         return all(
-            grad is None
-            or (kind is not None and grad.dtype is kind.grad and is_plain(grad) and not grad.is_neg())
+            grad is None or kind is None or grad.dtype is kind.grad
             for grad, kind in zip(grads, self.plan.kinds, strict=True)
         )
 

@@ -1,7 +1,7 @@
 """The Triton kernels of Continual Adam: the step and the boundary, each one launch for many
 tensors.
 
-Program ``i`` updates the block ``blocks[i] = (tensor, block of that tensor)``; row ``tensor`` of
+Program ``i`` takes the chunk ``chunks[i] = (tensor, chunk of that tensor)``; row ``tensor`` of
 ``table`` holds the addresses of p, m, v, v_c, m_c, t and c and the number of elements. With t
 counted from one, b(k) = 1 - beta**k and the task-wise average switched on for both moments, an
 element's step is::
@@ -11,7 +11,7 @@ element's step is::
     p = p - lr (1 - beta3^t) (t m / b1(t) + c m_c) / (t + c)
             / (sqrt((t v / b2(t) + c v_c) / (t + c)) + eps)
 
-The block of a tensor that finishes last writes its new t (and c), so the counts need no launch of
+The program that finishes a tensor last writes its new t (and c), so the counts need no launch of
 their own. Imported only where Triton is: `longtail.optim.fused_cuda` is the way in.
 """
 
@@ -58,7 +58,8 @@ def _one_minus_power(t, log2_beta, log2_beta_low, F: tl.constexpr):
 def _at(address, start, dtype: tl.constexpr, ALIGNED: tl.constexpr):
     pointer = address.to(tl.pointer_type(dtype))
     if ALIGNED:
-        pointer = tl.multiple_of(pointer, 16)
+        # No more than four elements at once: of 16-bit tensors eight fit, but the state's do not.
+        pointer = tl.multiple_of(pointer, min(dtype.primitive_bitwidth // 2, 16))
     return pointer + start
 
 
@@ -89,14 +90,18 @@ def _ratio(x, y, F: tl.constexpr):
 
 @triton.jit
 def _update(
-    p_at, g_at, m_at, v_at, vc_at, mc_at, start, count,
-    lr, decay, eps, beta1, rest1, beta2, rest2, grad_scale, step_size, past1, past2, denom_scale,
+    p_at, g_at, m_at, v_at, vc_at, mc_at, start, left,
+    decay, eps, beta1, rest1, beta2, rest2, grad_scale, step_size, past1, past2, denom_scale,
     P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
     FIRST: tl.constexpr, SECOND: tl.constexpr, DECAY: tl.constexpr, MAXIMIZE: tl.constexpr,
     SCALED: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """``count`` elements of one tensor from ``start`` on; if VECTOR, in accesses of 16 bytes."""
+    """The ``left`` elements of a chunk from ``start`` on, or a block of them if they are more.
+
+    With VECTOR, in accesses of 16 bytes.
+    """
     at = tl.arange(0, BLOCK)
+    count = tl.minimum(left, BLOCK).to(tl.int32)
     here = _here(at, count, VECTOR)
     ps = _at(p_at, start, P, VECTOR) + at
     gs = _at(g_at, start, G, VECTOR) + at
@@ -145,13 +150,13 @@ def _update(
 
 @triton.jit
 def step_kernel(
-    table, blocks, arrived, grads, lr_at, scale_at, found_inf_at,
+    table, chunks, arrived, grads, lr_at, scale_at, found_inf_at,
     lr, lr_low, decay, decay_low, eps, eps_low, beta1, beta1_low, rest1, rest1_low,
     beta2, beta2_low, rest2, rest2_low,
     log2_beta1, log2_beta1_low, log2_beta2, log2_beta2_low, log2_beta3, log2_beta3_low,
     P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
     FIRST: tl.constexpr, SECOND: tl.constexpr, CARRY: tl.constexpr, DECAY: tl.constexpr,
-    MAXIMIZE: tl.constexpr, BLOCK: tl.constexpr,
+    MAXIMIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """FIRST, SECOND: that moment has a task-wise average. CARRY: the second is kept across tasks
     ("ema").
@@ -161,8 +166,8 @@ def step_kernel(
     all of them.
     """
     program = tl.program_id(0)
-    tensor = tl.load(blocks + 2 * program)
-    block = tl.load(blocks + 2 * program + 1)
+    tensor = tl.load(chunks + 2 * program)
+    chunk = tl.load(chunks + 2 * program + 1)
     g_at = tl.load(grads + tensor)
     if g_at == 0:
         return
@@ -204,44 +209,50 @@ def step_kernel(
         corr2 = corr2 * (tw + cw) / tw
     denom_scale = 1.0 / tl.sqrt(corr2)
 
-    start = block.to(tl.int64) * BLOCK
-    count = tl.minimum(size - start, BLOCK).to(tl.int32)
+    start = chunk.to(tl.int64) * CHUNK
+    end = tl.minimum(start + CHUNK, size)
+    NARROW: tl.constexpr = BLOCK // 4
     addresses = p_at | g_at | m_at | v_at
     if SECOND:
         addresses = addresses | vc_at
     if FIRST:
         addresses = addresses | mc_at
-    if (addresses % 16 == 0) & (count % 8 == 0):
-        _update(
-            p_at, g_at, m_at, v_at, vc_at, mc_at, start, count,
-            rate, weight_decay, _wide(eps, eps_low, F),
-            _wide(beta1, beta1_low, F), _wide(rest1, rest1_low, F),
-            _wide(beta2, beta2_low, F), _wide(rest2, rest2_low, F),
-            grad_scale, step_size, past1, past2, denom_scale,
-            P, G, S, F, FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, True, BLOCK,
-        )  # fmt: skip
+    # Two loops and not one in a branch inside: that is how the compiler learns of the alignment.
+    if (addresses % 16 == 0) & (end % 8 == 0):
+        for at in range(start, end, BLOCK):
+            _update(
+                p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, weight_decay,
+                _wide(eps, eps_low, F), _wide(beta1, beta1_low, F), _wide(rest1, rest1_low, F),
+                _wide(beta2, beta2_low, F), _wide(rest2, rest2_low, F),
+                grad_scale, step_size, past1, past2, denom_scale, P, G, S, F,
+                FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, True, BLOCK,
+            )  # fmt: skip
     else:
-        _update(
-            p_at, g_at, m_at, v_at, vc_at, mc_at, start, count,
-            rate, weight_decay, _wide(eps, eps_low, F),
-            _wide(beta1, beta1_low, F), _wide(rest1, rest1_low, F),
-            _wide(beta2, beta2_low, F), _wide(rest2, rest2_low, F),
-            grad_scale, step_size, past1, past2, denom_scale,
-            P, G, S, F, FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, False, BLOCK,
-        )  # fmt: skip
+        for at in range(start, end, NARROW):
+            _update(
+                p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, weight_decay,
+                _wide(eps, eps_low, F), _wide(beta1, beta1_low, F), _wide(rest1, rest1_low, F),
+                _wide(beta2, beta2_low, F), _wide(rest2, rest2_low, F),
+                grad_scale, step_size, past1, past2, denom_scale, P, G, S, F,
+                FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, False, NARROW,
+            )  # fmt: skip
 
-    if _is_last(arrived + tensor, size, BLOCK):
+    if _is_last(arrived + tensor, size, CHUNK):
         tl.store(t_at, t)
 
 
 @triton.jit
-def _is_last(arrived, size, BLOCK: tl.constexpr):
-    """Whether every other block of the tensor has passed here, and so has read the counts."""
-    tl.debug_barrier()  # this block's own warps have
+def _is_last(arrived, size, CHUNK: tl.constexpr):
+    """Whether every other program of the tensor has passed here, and so has read the counts.
+
+    A program comes here after its stores, whose values depend on the counts: its reads are done,
+    and nothing else needs an order. So the atomic is relaxed and need not wait for the stores.
+    """
+    tl.debug_barrier()  # this program's own warps are all here
     last = True
-    if size > BLOCK:
-        others = tl.cdiv(size, BLOCK) - 1
-        last = tl.atomic_add(arrived, 1) == others
+    if size > CHUNK:
+        others = tl.cdiv(size, CHUNK) - 1
+        last = tl.atomic_add(arrived, 1, sem="relaxed") == others
         if last:
             tl.store(arrived, 0)
     return last
@@ -249,12 +260,12 @@ def _is_last(arrived, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _fold(
-    now_at, past_at, start, count, now_weight, past_weight,
+    now_at, past_at, start, left, now_weight, past_weight,
     S: tl.constexpr, F: tl.constexpr, TASK: tl.constexpr, ZERO: tl.constexpr,
     VECTOR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.arange(0, BLOCK)
-    here = _here(at, count, VECTOR)
+    here = _here(at, tl.minimum(left, BLOCK).to(tl.int32), VECTOR)
     now = _at(now_at, start, S, VECTOR) + at
     if TASK:
         past = _at(past_at, start, S, VECTOR) + at
@@ -267,10 +278,11 @@ def _fold(
 
 @triton.jit
 def end_task_kernel(
-    table, blocks, arrived, tally, tasks_seen,
+    table, chunks, arrived, tally, tasks_seen,
     log2_beta1, log2_beta1_low, log2_beta2, log2_beta2_low,
     S: tl.constexpr, F: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
-    ZERO_FIRST: tl.constexpr, ZERO_SECOND: tl.constexpr, BLOCK: tl.constexpr,
+    ZERO_FIRST: tl.constexpr, ZERO_SECOND: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """v_c = (t v / b2(t) + c v_c) / (t + c), likewise m_c; c = c + t; t = m = v = 0.
 
@@ -278,8 +290,8 @@ def end_task_kernel(
     step in the task; the very last program adds one to ``tasks_seen`` if any did.
     """
     program = tl.program_id(0)
-    tensor = tl.load(blocks + 2 * program)
-    block = tl.load(blocks + 2 * program + 1)
+    tensor = tl.load(chunks + 2 * program)
+    chunk = tl.load(chunks + 2 * program + 1)
     row = table + tensor.to(tl.int64) * _ROW
     t_at = tl.load(row + 5).to(tl.pointer_type(tl.float32))
     c_at = tl.load(row + 6).to(tl.pointer_type(tl.float32))
@@ -298,21 +310,26 @@ def end_task_kernel(
         now1 = tw / (total * _one_minus_power(t, log2_beta1, log2_beta1_low, F))
         now2 = tw / (total * _one_minus_power(t, log2_beta2, log2_beta2_low, F))
 
-        start = block.to(tl.int64) * BLOCK
-        count = tl.minimum(size - start, BLOCK).to(tl.int32)
+        start = chunk.to(tl.int64) * CHUNK
+        end = tl.minimum(start + CHUNK, size)
+        NARROW: tl.constexpr = BLOCK // 4
         addresses = m_at | v_at
         if SECOND:
             addresses = addresses | vc_at
         if FIRST:
             addresses = addresses | mc_at
-        if (addresses % 16 == 0) & (count % 8 == 0):
-            _fold(m_at, mc_at, start, count, now1, old, S, F, FIRST, ZERO_FIRST, True, BLOCK)
-            _fold(v_at, vc_at, start, count, now2, old, S, F, SECOND, ZERO_SECOND, True, BLOCK)
+        if (addresses % 16 == 0) & (end % 8 == 0):
+            for at in range(start, end, BLOCK):
+                left = end - at
+                _fold(m_at, mc_at, at, left, now1, old, S, F, FIRST, ZERO_FIRST, True, BLOCK)
+                _fold(v_at, vc_at, at, left, now2, old, S, F, SECOND, ZERO_SECOND, True, BLOCK)
         else:
-            _fold(m_at, mc_at, start, count, now1, old, S, F, FIRST, ZERO_FIRST, False, BLOCK)
-            _fold(v_at, vc_at, start, count, now2, old, S, F, SECOND, ZERO_SECOND, False, BLOCK)
+            for at in range(start, end, NARROW):
+                left = end - at
+                _fold(m_at, mc_at, at, left, now1, old, S, F, FIRST, ZERO_FIRST, False, NARROW)
+                _fold(v_at, vc_at, at, left, now2, old, S, F, SECOND, ZERO_SECOND, False, NARROW)
 
-        if _is_last(arrived + tensor, size, BLOCK):
+        if _is_last(arrived + tensor, size, CHUNK):
             tl.store(c_at, c + t)
             tl.store(t_at, 0.0)
             if tasks_seen is not None:

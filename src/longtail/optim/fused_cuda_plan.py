@@ -1,9 +1,8 @@
-"""The tables on the GPU that the fused kernels walk over, and the launches themselves.
+"""The tables on the GPU that the fused kernels walk over, and the launches over them.
 
-A plan belongs to a list of parameters and their state. Its tables are never written twice: a new
-set of gradient addresses gets a new table (recent ones are kept, as an allocator repeats itself). So
-no copy has to be waited for before a buffer is used again, and a CUDA graph keeps the very tables it
-was captured with.
+A plan belongs to a list of parameters and their state, and to a stream. The addresses of gradients
+may change at every step: a new set is copied over the last one in the order of the stream. A CUDA
+graph gets tables of its own, filled while it is captured and never written again.
 """
 
 import functools
@@ -16,12 +15,14 @@ import torch
 from torch import Tensor
 
 from longtail.optim.fused_cuda_capture import aside, relaxed
+from longtail.optim.fused_cuda_launch import Launch, Launcher, current_stream
 
-BLOCK = 2048
-NUM_WARPS = 8
-_KEPT_GRADIENT_TABLES = 8
+BLOCK = 1024
+NUM_WARPS = 4
+MANY = 4
+"""Blocks that a program takes one after the other, where there are enough to fill the GPU."""
 
-_NOTHING = nullcontext()
+_ENOUGH = 2**22  # elements
 
 _captured: list[Any] = []
 """Tables that a CUDA graph may read at any later time."""
@@ -52,45 +53,20 @@ class Kind(NamedTuple):
 
 
 class _Bucket:
-    """The tensors of one kind: which program takes which block, and the kernels compiled for it."""
+    """The tensors of one kind, and which program takes which chunk of which tensor."""
 
-    def __init__(
-        self, kind: Kind, indices: Sequence[int], sizes: Sequence[int], device: torch.device
-    ) -> None:
-        # An empty tensor has a block too: its steps are counted like any other's.
-        counts = torch.tensor([max(1, -(-sizes[i] // BLOCK)) for i in indices])
+    def __init__(self, kind: Kind, indices: list[int], sizes: list[int], device: Any) -> None:
+        many = sum(sizes[i] for i in indices) >= _ENOUGH
+        self.chunk = BLOCK * MANY if many else BLOCK
+        # An empty tensor has a chunk too: its steps are counted like any other's.
+        counts = torch.tensor([max(1, -(-sizes[i] // self.chunk)) for i in indices])
         tensor = torch.tensor(indices).repeat_interleave(counts)
         first = (counts.cumsum(0) - counts).repeat_interleave(counts)
-        block = torch.arange(len(tensor)) - first
-        self.blocks = _upload(torch.stack((tensor, block), dim=1).to(torch.int32), device)
+        chunks = torch.stack((tensor, torch.arange(len(tensor)) - first), dim=1)
+        self.chunks = _upload(chunks.to(torch.int32), device)
         self.programs = len(tensor)
         self.dtypes = tuple(map(_triton_dtype, (*kind, kind.arithmetic)))
-        self._compiled: dict[Any, Any] = {}
-
-    def launch(
-        self,
-        kernel: Any,
-        variant: Any,
-        pointers: Sequence[Tensor | None],
-        floats: Sequence[float],
-        constants: Sequence[Any],
-        stream: int,
-    ) -> None:
-        """Launch; from the second time on without Triton's work of finding the compiled kernel."""
-        compiled = self._compiled.get(variant)
-        if compiled is not None:
-            addresses = [None if x is None else x.data_ptr() for x in pointers]
-            try:
-                compiled.run(
-                    self.programs, 1, 1, stream, compiled.function, compiled.packed_metadata,
-                    None, None, None, *addresses, *floats, *constants,
-                )  # fmt: skip
-                return
-            except (TypeError, AttributeError):  # a Triton whose launcher differs: nothing ran
-                pass
-        self._compiled[variant] = kernel[(self.programs,)](
-            *pointers, *floats, *constants, num_warps=NUM_WARPS
-        )
+        self.launch = Launcher(self.programs, NUM_WARPS, current_stream(device))
 
 
 class Plan:
@@ -100,23 +76,21 @@ class Plan:
         """Made for the current stream. A member of ``None`` is a parameter without state."""
         self.kinds = tuple(kinds)
         self.device = next(x for x in members if x is not None).exp_avg.device
+        self.stream = current_stream(self.device)
         sizes = [0 if x is None else x.exp_avg.numel() for x in members]
         rows = [_row(x, size) for x, size in zip(members, sizes, strict=True)]
         buckets: dict[Kind, list[int]] = {}
         for i, kind in enumerate(kinds):
             if kind is not None:
                 buckets.setdefault(kind, []).append(i)
-        self.stream = current_stream(self.device)
-        self.table = _upload(torch.tensor(rows, dtype=torch.int64), self.device)
-        self.arrived = _upload(torch.zeros(len(rows), dtype=torch.int32), self.device)
-        self.buckets = [_Bucket(k, i, sizes, self.device) for k, i in buckets.items()]
-        programs = sum(bucket.programs for bucket in self.buckets)
-        self.tally = _upload(torch.tensor((programs, 0, 0), dtype=torch.int32), self.device)
-        self._gradient_tables: dict[tuple[int, ...], Tensor] = {}
-
-    def knows(self, gradients: tuple[int, ...]) -> bool:
-        """Whether these addresses were used before."""
-        return gradients in self._gradient_tables
+        self._table = _upload(torch.tensor(rows, dtype=torch.int64), self.device)
+        self._arrived = _upload(torch.zeros(len(rows), dtype=torch.int32), self.device)
+        self._buckets = [_Bucket(k, i, sizes, self.device) for k, i in buckets.items()]
+        programs = sum(bucket.programs for bucket in self._buckets)
+        self._tally = _upload(torch.tensor((programs, 0, 0), dtype=torch.int32), self.device)
+        self.gradients = (0,) * len(rows)
+        self._gradients = _upload(torch.zeros(len(rows), dtype=torch.int64), self.device)
+        self._ready: dict[str, tuple[Any, list[Launch]]] = {}
 
     def step(
         self,
@@ -132,50 +106,56 @@ class Plan:
             floats: the kernel's scalars, from `step_floats`.
             policy: its flags, from `step_policy`.
         """
-        table = self._gradient_tables.get(gradients)
-        if table is None:
-            if len(self._gradient_tables) >= _KEPT_GRADIENT_TABLES:
-                self._gradient_tables.pop(next(iter(self._gradient_tables)))
+        table = self._gradients
+        if torch.cuda.is_current_stream_capturing():
             table = _upload(torch.tensor(gradients, dtype=torch.int64), self.device)
-            self._gradient_tables[gradients] = table
-        variant = (policy, *[None if x is None else x.dtype for x in pointers])
-        self._launch("step_kernel", variant, (table, *pointers), floats, 0, policy)
+        elif gradients != self.gradients:
+            # From pageable memory, which CUDA has copied when this returns.
+            table.copy_(torch.tensor(gradients, dtype=torch.int64), non_blocking=True)
+            self.gradients = gradients
+        self._launch("step_kernel", (table, *pointers), floats, 0, policy)
 
     def end_task(
         self, tasks_seen: Tensor | None, floats: tuple[float, ...], policy: tuple[Any, ...]
     ) -> None:
         """Fold every tensor that took a step; add one to ``tasks_seen`` if there was any."""
-        variant = (policy, tasks_seen is None)
-        pointers = (self.tally, tasks_seen)
-        self._launch("end_task_kernel", variant, pointers, floats, 2, policy)
+        self._launch("end_task_kernel", (self._tally, tasks_seen), floats, 2, policy)
 
     def _launch(
         self,
         kernel: str,
-        variant: tuple[Any, ...],
         pointers: tuple[Tensor | None, ...],
         floats: tuple[float, ...],
         first_dtype: int,
         policy: tuple[Any, ...],
     ) -> None:
-        if torch.cuda.is_current_stream_capturing():
+        capturing = torch.cuda.is_current_stream_capturing()
+        here = torch.cuda.current_device() == self.device.index
+        dtypes = tuple([None if x is None else x.dtype for x in pointers])
+        key = (floats, policy, dtypes, *[None if x is None else x.data_ptr() for x in pointers])
+        last, launches = self._ready.get(kernel, (None, []))
+        if here and not capturing and last == key:
+            for launch in launches:
+                launch.call(*launch.arguments)
+            return
+        if capturing:
             _captured.append((self, pointers))
-            around = relaxed()  # the kernel may have to be loaded
-        elif torch.cuda.current_device() != self.device.index:
-            around = torch.cuda.device(self.device)
-        else:
-            around = _NOTHING
         function = getattr(_kernels(), kernel)
-        with around:
-            for bucket in self.buckets:
+        # While a graph is captured, loading the kernel is not allowed otherwise.
+        with torch.cuda.device(self.device), relaxed() if capturing else nullcontext():
+            again = [
                 bucket.launch(
                     function,
-                    variant,
-                    (self.table, bucket.blocks, self.arrived, *pointers),
+                    (kernel, policy, dtypes),
+                    (self._table, bucket.chunks, self._arrived, *pointers),
                     floats,
-                    (*bucket.dtypes[first_dtype:], *policy, BLOCK),
-                    self.stream,
+                    (*bucket.dtypes[first_dtype:], *policy, bucket.chunk, BLOCK),
                 )
+                for bucket in self._buckets
+            ]
+        known = [launch for launch in again if launch is not None]
+        if len(known) == len(again) and not capturing:
+            self._ready[kernel] = (key, known)
 
 
 def _row(tensors: Tensors | None, size: int) -> list[int]:
@@ -186,15 +166,7 @@ def _row(tensors: Tensors | None, size: int) -> list[int]:
 
 def _upload(tensor: Tensor, device: torch.device) -> Tensor:
     with aside(device) as capturing:
-        if capturing:
-            return tensor.to(device)
-        # torch hands pinned memory out again only once the copy is done.
-        return tensor.pin_memory().to(device, non_blocking=True)
-
-
-def current_stream(device: torch.device) -> int:
-    # What Triton itself calls; the public torch.cuda.current_stream takes ten times as long.
-    return torch._C._cuda_getCurrentRawStream(device.index)
+        return tensor.to(device, non_blocking=not capturing)
 
 
 @functools.cache
