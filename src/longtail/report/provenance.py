@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import longtail
@@ -12,9 +15,11 @@ def provenance(results: Results) -> dict[str, Any]:
     """Collected from the runs' timing.json; a stack's time counts once."""
     timings = {str(run.folder): run.timing for run in results.finished}
     found: dict[str, Any] = {"report_by": f"longtail {longtail.__version__}", "runs": results.state}
-    for key in ("name", "file", "command"):
-        if results.plan.get(key):
-            found[key if key != "name" else "study"] = results.plan[key]
+    if commit := _commit():
+        found["commit"] = commit
+    if "name" in results.plan:
+        found["study"] = results.plan["name"]
+        found["command"] = f"longtail study {results.plan.get('file', '')}".strip()
     benchmarks = sorted({str(run.config.get("benchmark")) for run in results.finished})
     if benchmarks:
         found["benchmark"] = ", ".join(benchmarks)
@@ -38,6 +43,18 @@ def provenance(results: Results) -> dict[str, Any]:
         else:
             found[key] = f"{different[0]} to {different[-1]}"
     return found
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that longtail runs from, None where it was installed."""
+    here = Path(longtail.__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    if not (here.parents[1] / ".git").exists():
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        return done.stdout.strip()
+    return None
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
