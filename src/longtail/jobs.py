@@ -13,6 +13,7 @@ from typing import Any
 from longtail import benchmarks
 from longtail.files import write_json
 from longtail.loggers import log_result, logged
+from longtail.machine import data_memory
 from longtail.progress import Reporter
 from longtail.results import load
 from longtail.run_folder import execute, execute_stack
@@ -53,7 +54,12 @@ def finished_ids(out: Path) -> set[str]:
 
 
 def make_jobs(
-    runs: Sequence[Planned], out: Path, *, stack: bool, earlier: Mapping[str, list[str]]
+    runs: Sequence[Planned],
+    out: Path,
+    *,
+    stack: bool,
+    earlier: Mapping[str, list[str]],
+    device: str = "cpu",
 ) -> list[Job]:
     """Jobs for all that is not finished.
 
@@ -63,6 +69,7 @@ def make_jobs(
         stack: train runs as one program where the benchmark can.
         earlier: stacks that were begun before, {stack id: run ids}. They go on as they are, since
             their snapshots fit no other set of runs.
+        device: where they will run, which says how much data a stack may hold.
     """
     done = finished_ids(out)
     missing = {run.id: run for run in runs if run.id not in done}
@@ -72,7 +79,8 @@ def make_jobs(
         if begun and all(member in missing for member in members):
             jobs.append(_stack([missing.pop(member) for member in members], identity))
     single: list[Planned] = []
-    for group in _stackable(missing.values()) if stack else [list(missing.values())]:
+    memory = data_memory(device)
+    for group in _stackable(missing.values(), memory) if stack else [list(missing.values())]:
         if len(group) > 1 and stack:
             jobs.append(_stack(group))
         else:
@@ -82,7 +90,7 @@ def make_jobs(
     return sorted(jobs, key=lambda job: order[job.configs[0].id])
 
 
-def _stackable(runs: Iterable[Planned]) -> list[list[Planned]]:
+def _stackable(runs: Iterable[Planned], memory: int) -> list[list[Planned]]:
     """Groups that may train as one program, each a full product of variants and seeds.
 
     A stack trains every variant (policy, learning rate, data) with every seed; grouping variants
@@ -104,16 +112,18 @@ def _stackable(runs: Iterable[Planned]) -> list[list[Planned]]:
         for members in variants.values():
             seeds = tuple(sorted(run.config.seed for run in members))
             by_seeds.setdefault(seeds, []).extend(members)
-        groups += [part for members in by_seeds.values() for part in _within_memory(members)]
+        groups += [
+            part for members in by_seeds.values() for part in _within_memory(members, memory)
+        ]
     return groups
 
 
-def _within_memory(runs: list[Planned]) -> list[list[Planned]]:
+def _within_memory(runs: list[Planned], memory: int) -> list[list[Planned]]:
     """A stack, or several with fewer seeds where the benchmark says how many its data allow."""
     config = runs[0].config
     limit = getattr(benchmarks.load(config.benchmark), "most_seeds", None)
     seeds = list(dict.fromkeys(run.config.seed for run in runs))
-    most = len(seeds) if limit is None else max(1, limit(config.data, config.method))
+    most = len(seeds) if limit is None else max(1, limit(config.data, config.method, memory))
     parts = [set(seeds[i : i + most]) for i in range(0, len(seeds), most)]
     return [[run for run in runs if run.config.seed in part] for part in parts]
 

@@ -61,3 +61,11 @@ def choose_device(name: str) -> torch.device:
         count = torch.cuda.device_count()
         raise ValueError(f"device {name!r} is not there: this machine has {count} CUDA devices")
     return device
+
+
+def data_memory(device: str) -> int:
+    """Bytes that the examples of one stack of runs may take: 2 GiB, or a quarter of the GPU's."""
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        return torch.cuda.get_device_properties(chosen).total_memory // 4
+    return 2**31

@@ -16,6 +16,7 @@ and strings that name the purpose: ``permutation(n, seed, "batches", task, epoch
 import functools
 import hashlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ def uniform(n: int, seed: Seed, *key: Key, device: Device = "cpu", start: int = 
     """``n`` float64 numbers in [0, 1), positions ``start`` to ``start + n - 1`` of the stream."""
     if _numpy_serves(device, seed):
         return torch.from_numpy(_uniform_numpy(n, seed, key, start))
-    return _shift(_bits_torch(n, seed, key, device, start), 11) * 2.0**-53
+    return _shift(_bits_torch(n, seed, key, device, start), 11).double() * 2.0**-53
 
 
 def integers(
@@ -157,7 +158,25 @@ def _shift(x: Tensor, by: int) -> Tensor:
     return (x >> by) & ((1 << (64 - by)) - 1)
 
 
+# A GPU would launch fifteen kernels for one `mix`, and thousands of tasks draw small numbers.
+_MIX_CUDA = """
+template <typename T> T mix(T x) {
+    unsigned long long u = static_cast<unsigned long long>(x);
+    u = (u ^ (u >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    u = (u ^ (u >> 27)) * 0x94D049BB133111EBULL;
+    return static_cast<T>(u ^ (u >> 31));
+}
+"""
+
+
+@functools.cache
+def _mix_cuda() -> Callable[[Tensor], Tensor]:
+    return torch.cuda.jiterator._create_jit_fn(_MIX_CUDA)
+
+
 def _mix_torch(x: Tensor) -> Tensor:
+    if x.is_cuda and not is_batchedtensor(x) and not torch.cuda.is_current_stream_capturing():
+        return _mix_cuda()(x)
     x = (x ^ _shift(x, 30)) * _signed(_M1)
     x = (x ^ _shift(x, 27)) * _signed(_M2)
     return x ^ _shift(x, 31)

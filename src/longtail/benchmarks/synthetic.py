@@ -262,14 +262,14 @@ class Growing:
         return self.table.narrow(self.offsets[first], self.offsets[last])
 
 
-def most_seeds(settings: Settings, method: str) -> int:
-    """Seeds that a stack may have for its examples to take at most about 2 GiB.
+def most_seeds(settings: Settings, method: str, memory: int) -> int:
+    """Seeds that a stack may have for its examples to take at most ``memory`` bytes.
 
     Multi-task training keeps all training examples, everything else only the test examples.
     """
     sizes = task_sizes(settings).sum()
     examples = sizes * (settings.test_fraction + (method == "multitask"))
-    return max(1, int(2**31 / (4 * settings.d * examples)))
+    return max(1, int(memory / (4 * settings.d * examples)))
 
 
 def make_model(d: int) -> nn.Module:
