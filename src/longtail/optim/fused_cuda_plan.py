@@ -17,9 +17,9 @@ from torch import Tensor
 from longtail.optim.fused_cuda_capture import aside, relaxed
 from longtail.optim.fused_cuda_launch import Launch, Launcher, current_stream
 
-BLOCK = 1024
+BLOCK = 512
 NUM_WARPS = 4
-MANY = 4
+MANY = 2
 """Blocks that a program takes one after the other, where there are enough to fill the GPU."""
 
 _ENOUGH = 2**22  # elements
