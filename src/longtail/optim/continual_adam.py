@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
 from longtail.optim import state as _state
 from longtail.optim.checks import check_settings
 from longtail.optim.fused import _fused_continualadam, fused_end_task, uses_fused
+from longtail.optim.hooks import light_step
 from longtail.optim.steps import _multi_tensor_continualadam, _single_tensor_continualadam
 
 # Renamed in torch 2.12.
@@ -244,6 +245,7 @@ class ContinualAdam(Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
+    @light_step
     @_use_grad_for_differentiable
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Perform a single optimization step.
