@@ -1,6 +1,7 @@
 """Reservoir, DER++ and A-GEM against naive re-computations of losses, gradients and buffers."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -248,6 +249,15 @@ def test_a_method_alone_in_a_loop_of_ones_own(name: str) -> None:
     other.load_state_dict(state)
     batch = x[:8], y[:8]
     torch.testing.assert_close(other.loss(batch), method.loss(batch))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_loss_of_ones_own_is_what_is_trained(name: str) -> None:
+    own = dataclasses.replace(CLASSIFICATION, loss=lambda out, y: out.square().sum(-1))
+    model = mlp()
+    x, y = data()[torch.arange(4)]
+    loss = METHODS[name](model, own).loss((x, y))
+    torch.testing.assert_close(loss, model(x).square().sum(-1).mean())
 
 
 def test_replicas_see_the_draws_of_their_own_seeds() -> None:

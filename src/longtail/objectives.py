@@ -19,8 +19,7 @@ class Objective:
 
     ``loss`` and ``score`` give one number per example, ``[*lead, B]``: leading dimensions of the
     outputs (replicas) broadcast against targets ``[B]`` or ``[S, B]``. ``further`` names other
-    scores of the same outputs, to be reported beside: ``(("top5", top5),)``. ``mean_loss`` is the
-    mean of ``loss`` over a plain batch ``[B]`` where one operation gives it.
+    scores of the same outputs, to be reported beside: ``(("top5", top5),)``.
     """
 
     loss: Callable[[Outputs, Tensor], Tensor]
@@ -28,7 +27,11 @@ class Objective:
     score_name: str
     higher_is_better: bool
     further: tuple[tuple[str, Callable[[Outputs, Tensor], Tensor]], ...] = ()
-    mean_loss: Callable[[Outputs, Tensor], Tensor] | None = None
+
+    @property
+    def mean_loss(self) -> Callable[[Outputs, Tensor], Tensor] | None:
+        """The mean of ``loss`` over all its examples, where one operation gives it."""
+        return _MEANS.get(self.loss)
 
 
 def _logits(outputs: Tensor | Ragged) -> Tensor:
@@ -47,7 +50,10 @@ def _cross_entropy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
 
 
 def _mean_cross_entropy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
-    return cross_entropy(_logits(outputs), targets)
+    logits = _logits(outputs)
+    if logits.ndim == 2:
+        return cross_entropy(logits, targets)
+    return cross_entropy(logits.flatten(0, -2), targets.expand(logits.shape[:-1]).flatten())
 
 
 def _accuracy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
@@ -55,21 +61,24 @@ def _accuracy(outputs: Tensor | Ragged, targets: Tensor) -> Tensor:
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    _check_regression(outputs, targets)
+    return (outputs - targets).square()
+
+
+def _mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    _check_regression(outputs, targets)
+    return mse_loss(outputs, targets.expand_as(outputs))
+
+
+def _check_regression(outputs: Tensor, targets: Tensor) -> None:
     if outputs.shape[-1] != targets.shape[-1]:  # [B, 1] against [B] would broadcast to [B, B]
         raise ValueError(
             f"Invalid outputs {tuple(outputs.shape)} for targets {tuple(targets.shape)}: "
             "regression needs one number per example"
         )
-    return (outputs - targets).square()
 
 
-CLASSIFICATION = Objective(
-    _cross_entropy,
-    _accuracy,
-    "accuracy",
-    higher_is_better=True,
-    mean_loss=_mean_cross_entropy,
-)
-REGRESSION = Objective(
-    _squared_error, _squared_error, "mse", higher_is_better=False, mean_loss=mse_loss
-)
+_MEANS = {_cross_entropy: _mean_cross_entropy, _squared_error: _mean_squared_error}
+
+CLASSIFICATION = Objective(_cross_entropy, _accuracy, "accuracy", higher_is_better=True)
+REGRESSION = Objective(_squared_error, _squared_error, "mse", higher_is_better=False)

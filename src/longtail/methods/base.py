@@ -16,6 +16,7 @@ mean, `risk` below, so that a method written with it trains stacks as well.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -88,9 +89,12 @@ class Method:
     def mean_loss(self, outputs: Outputs, targets: Any) -> Tensor:
         """The objective's loss, averaged as in `risk`."""
         mean = self.objective.mean_loss
-        if mean is None or self.lead or self.row_weights is not None:
+        if mean is None or self.row_weights is not None:
             return self.risk(self.objective.loss(outputs, targets))
-        return mean(outputs, targets)
+        # replicas have equally many rows, so the sum of their means is a multiple of the mean
+        return (
+            mean(outputs, targets) * math.prod(self.lead) if self.lead else mean(outputs, targets)
+        )
 
     def risk(self, losses: Tensor) -> Tensor:
         """[*lead, B] -> the sum over replicas of each one's mean: gradients stay apart."""
