@@ -22,7 +22,6 @@ from torch import nn
 
 from longtail.benchmarks.mnist import METHOD_SETTINGS
 from longtail.methods import METHODS
-from longtail.methods.fisher import Rows, example_fisher
 from longtail.models.image_inputs import Pixels
 from longtail.models.mlp import MLP
 from longtail.replicas import build_model
@@ -195,13 +194,14 @@ def measure(steps: int, repeats: int):
 
     x, y = images(10_000)
     model = make_model(0)
-    rows = Rows(model, from_tensors([("all", (x, y), (x, y))], CLASSIFICATION).test(0))
+    examples = from_tensors([("all", (x, y), (x, y))], CLASSIFICATION).test(0)
+    ewc_method = METHODS["ewc"](model, CLASSIFICATION)
 
     def gradient_pass() -> None:
         for a, b in zip(x.split(1024), y.split(1024), strict=True):
             F.cross_entropy(model(a), b, reduction="sum").backward()
 
-    fisher = partial(example_fisher, model, CLASSIFICATION, rows)
+    fisher = partial(ewc_method.end_task, examples)
     yield "fisher", "10,000 images", *against(lambda: fisher, lambda: gradient_pass, 2 * repeats)
     ten, one = library("finetune", list(range(10))), library("finetune")
     yield "ten replicas", "finetune", *against(ten, one, repeats)
