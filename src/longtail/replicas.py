@@ -139,15 +139,17 @@ def _linear(layers: tuple[nn.Linear, ...], h: Tensor, folded: bool, P: int, S: i
         out = (h[0] @ torch.cat(weights).flatten(0, 1).t()).unflatten(1, (P, S, -1))
         out = out.permute(1, 2, 0, 3)
         return out + torch.cat(biases).view(P, S, 1, -1) if biases else out
-    out = _affine(h, torch.cat(weights, 1), torch.cat(biases, 1) if biases else None)
+    # With one output each, [S, P, B] in memory leaves the loss contiguous rows to average.
+    one_each = weights[0].shape[1] == 1
+    out = _affine(h, torch.cat(weights, 1), torch.cat(biases, 1) if biases else None, one_each)
     return out.unflatten(2, (P, -1)).permute(2, 0, 1, 3)
 
 
-def _affine(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _affine(h: Tensor, weight: Tensor, bias: Tensor | None, one_each: bool = False) -> Tensor:
     if torch.is_autocast_enabled(h.device.type):  # which knows the products, not our function
         out = h @ weight.transpose(1, 2)
         return out if bias is None else out + bias.unsqueeze(1)
-    return _Affine.apply(h, weight, bias)  # pyright: ignore[reportReturnType]
+    return _Affine.apply(h, weight, bias, one_each)  # pyright: ignore[reportReturnType]
 
 
 class _Affine(torch.autograd.Function):
@@ -158,9 +160,11 @@ class _Affine(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(  # pyright: ignore
+        ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, one_each: bool
+    ) -> Tensor:
         ctx.save_for_backward(h, weight)
-        if weight.shape[1] > NARROW:
+        if weight.shape[1] > NARROW and not one_each:
             w_t = weight.transpose(1, 2)
             return torch.bmm(h, w_t) if bias is None else torch.baddbmm(bias.unsqueeze(1), h, w_t)
         h_t = h.transpose(1, 2)
@@ -172,11 +176,12 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         h, weight = ctx.saved_tensors
-        needs_h, needs_weight, needs_bias = ctx.needs_input_grad
+        needs_h, needs_weight, needs_bias, _ = ctx.needs_input_grad
         return (
             torch.bmm(grad, weight) if needs_h else None,
             torch.bmm(grad.transpose(1, 2), h) if needs_weight else None,
             grad.sum(1) if needs_bias else None,
+            None,
         )
 
 

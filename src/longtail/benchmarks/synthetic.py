@@ -135,6 +135,7 @@ class Generated:
         self._flat = inputs.flatten(0, 1), targets.flatten(1)
         self._base = torch.arange(S, device=inputs.device)[:, None] * n
         self._start, self._stop = 0, n
+        self._copy: tuple[Tensor, Tensor] | None = None
 
     def __len__(self) -> int:
         return self._stop - self._start
@@ -145,23 +146,52 @@ class Generated:
             rows = slice(self._start + start, self._start + stop, step)
             x, y = self.inputs[:, rows], self.targets[..., rows]
         else:
-            where = self._base + index.to(self._base.device)
-            rows = where.flatten()
-            x = self._flat[0].index_select(0, rows).unflatten(0, where.shape)
-            y = self._flat[1].index_select(1, rows).unflatten(1, where.shape)
+            x, y = self._take(index)
         return x, y[0] if self.kinds is None else y.index_select(0, self.kinds)
+
+    def _take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        where = self._base + index.to(self._base.device)
+        rows = where.flatten()
+        x = self._flat[0].index_select(0, rows).unflatten(0, where.shape)
+        return x, self._flat[1].index_select(1, rows).unflatten(1, where.shape)
+
+    def arranged(self, order: Tensor) -> Arranged:
+        """The rows in the order of one epoch, [S, n]: one pass over the data, seed by seed.
+
+        A batch drawn from the table would touch memory far apart for every seed; from this copy it
+        is a slice. Epochs share its memory, as touching new pages costs more than the copy.
+        """
+        if self._copy is None:
+            S, n, d = len(self.inputs), len(self), self.inputs.shape[2]
+            self._copy = (
+                self.inputs.new_empty(S, n, d),
+                self.targets.new_empty(len(self.targets), S, n),
+            )
+        x, y = self._copy
+        rows = (self._base + order).flatten()
+        torch.index_select(self._flat[0], 0, rows, out=x.flatten(0, 1))
+        torch.index_select(self._flat[1], 1, rows, out=y.flatten(1))
+        return Arranged(x, y, self.kinds)
 
     def narrow(self, start: int, stop: int) -> Generated:
         part = Generated.__new__(Generated)
         part.__dict__.update(self.__dict__)
         part._start, part._stop = self._start + start, self._start + stop
-        part._base = self._base + start
+        part._base, part._copy = self._base + start, None
         return part
 
     def to(self, device: torch.device | str) -> Generated:
         kinds = None if self.kinds is None else self.kinds.to(device)
         moved = Generated(self.inputs.to(device), self.targets.to(device), kinds)
         return moved.narrow(self._start, self._stop)
+
+
+class Arranged(Generated):
+    """Rows in the order in which an epoch visits them; an index is a range of consecutive ones."""
+
+    def _take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        rows = slice(int(index[0]), int(index[-1]) + 1)
+        return self.inputs[:, rows], self.targets[..., rows]
 
 
 class SyntheticSequence(TaskSequence):
