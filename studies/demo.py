@@ -9,6 +9,7 @@ it and it goes on where it was.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -24,7 +25,8 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-19", help="runs, such as 0-19")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="study folder")
     args = parser.parse_args()
-    code = longtail(["study", str(STUDY), "--seeds", args.seeds, "--out", str(args.out)])
+    command = ["study", str(STUDY), "--seeds", args.seeds, "--out", str(args.out)]
+    code = longtail([*command, "--jobs", str(min(len(os.sched_getaffinity(0)), 4))])
     figures = sorted((args.out / "figures").glob("*difference*.svg"))
     for path in figures or sorted((args.out / "figures").glob("*.svg")):
         print(f"figure: {path}")

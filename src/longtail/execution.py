@@ -37,7 +37,9 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"no run of {args.file} matches {' '.join(args.only)}")
     out = args.out or Path("runs") / study.name
     earlier = _read_plan(out).get("stacks", {})
-    jobs = make_jobs(wanted, out, stack=study.stack, earlier=earlier, device=args.device)
+    jobs = make_jobs(
+        wanted, out, stack=study.stack, earlier=earlier, device=args.device, workers=args.jobs
+    )
     if args.dry_run:
         return dry_run(study, wanted, jobs, out, args)
     with FolderLock(out):

@@ -60,6 +60,7 @@ def make_jobs(
     stack: bool,
     earlier: Mapping[str, list[str]],
     device: str = "cpu",
+    workers: int = 1,
 ) -> list[Job]:
     """Jobs for all that is not finished.
 
@@ -70,6 +71,7 @@ def make_jobs(
         earlier: stacks that were begun before, {stack id: run ids}. They go on as they are, since
             their snapshots fit no other set of runs.
         device: where they will run, which says how much data a stack may hold.
+        workers: processes to share the work: a stack is cut into as many parts, by seeds.
     """
     done = finished_ids(out)
     missing = {run.id: run for run in runs if run.id not in done}
@@ -80,7 +82,9 @@ def make_jobs(
             jobs.append(_stack([missing.pop(member) for member in members], identity))
     single: list[Planned] = []
     memory = data_memory(device)
-    for group in _stackable(missing.values(), memory) if stack else [list(missing.values())]:
+    for group in (
+        _stackable(missing.values(), memory, workers) if stack else [list(missing.values())]
+    ):
         if len(group) > 1 and stack:
             jobs.append(_stack(group))
         else:
@@ -90,7 +94,7 @@ def make_jobs(
     return sorted(jobs, key=lambda job: order[job.configs[0].id])
 
 
-def _stackable(runs: Iterable[Planned], memory: int) -> list[list[Planned]]:
+def _stackable(runs: Iterable[Planned], memory: int, workers: int) -> list[list[Planned]]:
     """Groups that may train as one program, each a full product of variants and seeds.
 
     A stack trains every variant (policy, learning rate, data) with every seed; grouping variants
@@ -118,12 +122,13 @@ def _stackable(runs: Iterable[Planned], memory: int) -> list[list[Planned]]:
     return groups
 
 
-def _within_memory(runs: list[Planned], memory: int) -> list[list[Planned]]:
-    """A stack, or several with fewer seeds where the benchmark says how many its data allow."""
+def _parts(runs: list[Planned], memory: int, workers: int) -> list[list[Planned]]:
+    """A stack, or several with fewer seeds: one a worker, or as many as their data allow."""
     config = runs[0].config
     limit = getattr(benchmarks.load(config.benchmark), "most_seeds", None)
     seeds = list(dict.fromkeys(run.config.seed for run in runs))
     most = len(seeds) if limit is None else max(1, limit(config.data, config.method, memory))
+    most = min(most, -(-len(seeds) // workers))
     parts = [set(seeds[i : i + most]) for i in range(0, len(seeds), most)]
     return [[run for run in runs if run.config.seed in part] for part in parts]
 
