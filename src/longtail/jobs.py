@@ -117,7 +117,7 @@ def _stackable(runs: Iterable[Planned], memory: int, workers: int) -> list[list[
             seeds = tuple(sorted(run.config.seed for run in members))
             by_seeds.setdefault(seeds, []).extend(members)
         groups += [
-            part for members in by_seeds.values() for part in _within_memory(members, memory)
+            part for members in by_seeds.values() for part in _parts(members, memory, workers)
         ]
     return groups
 
