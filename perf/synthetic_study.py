@@ -3,7 +3,7 @@
     python perf/synthetic_study.py [--device cpu|cuda] [--seeds 100] [--tasks 1000] [--no-fail]
                                    [--json FILE]
 
-Times the whole command `longtail study studies/table1.toml` (11 rows x 3 settings x 100 runs x 1,000
+Times the whole command `longtail study studies/table1.toml` (11 rows, 3 settings, 100 runs, 1,000
 tasks), in processes of its own so that their peak memory can be read; then, in the same run, some
 tasks of single sequences with `torch.optim.Adam(fused=True)` in a bare loop, scaled to all of them
 by the number of steps. Bars: 300 s on two CPU cores, 15 s on an H200, a
