@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from longtail.optim import fused_cuda, fused_cuda_plan
+from longtail.optim import fused_cuda
+from longtail.optim.cuda import plan
 
 pytestmark = pytest.mark.gpu
 
@@ -179,7 +180,7 @@ def test_mixed_dtypes_in_one_call() -> None:
     drive(Actual(params), SETTINGS)
 
 
-def test_half_state_is_copied() -> None:
+def test_half_state_stays_half() -> None:
     """Not what our optimizers make, but what a foreign checkpoint may hold."""
     torch.manual_seed(3)
     params = [make((33,), torch.bfloat16)]
@@ -227,8 +228,8 @@ def test_layouts() -> None:
 def test_neighbours_are_left_alone(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every alignment, around the sizes of blocks and chunks, with guards between the tensors."""
     torch.manual_seed(6)
-    monkeypatch.setattr(fused_cuda_plan, "_ENOUGH", 0 if many else 2**40)
-    block, chunk = fused_cuda_plan.BLOCK, fused_cuda_plan.BLOCK * fused_cuda_plan.MANY
+    monkeypatch.setattr(plan, "_ENOUGH", 0 if many else 2**40)
+    block, chunk = plan.BLOCK, plan.BLOCK * plan.MANY
     sizes = [1, 2, 3, 4, 5, 8, 15, 16, block - 1, block, block + 8, chunk, chunk + 3, 2 * chunk + 8]
     buffer = torch.full((sum(sizes) + len(sizes) + 1,), 7.0, device=DEVICE)
     params, guards, at = [], [0], 1

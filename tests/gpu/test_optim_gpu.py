@@ -374,6 +374,20 @@ def test_bf16_parameters_and_channels_last() -> None:
     assert fused.state[ours[0]]["exp_avg_sq"].dtype is torch.float32
 
 
+def test_compiled_step() -> None:
+    ours, loop = params(), params()
+    compiled, slow = ContinualAdamW(ours, lr=1e-2), ContinualAdamW(loop, lr=1e-2, **LOOP)
+    step = torch.compile(compiled.step)
+    for i in range(6):
+        give_gradients([ours, loop], i)
+        step()
+        slow.step()
+        if i % 3 == 2:
+            compiled.end_task()
+            slow.end_task()
+        same(ours, loop, 1e-5)
+
+
 def test_more_than_two_to_the_31_elements() -> None:
     if torch.cuda.mem_get_info()[0] < 60e9:
         pytest.skip("needs 60 GB")

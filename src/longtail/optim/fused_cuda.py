@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from longtail.optim.cuda.launch import current_stream
+from longtail.optim.cuda.layout import DTYPES, flat, write_back
+from longtail.optim.cuda.plan import Kind, Plan, Tensors
+from longtail.optim.cuda.scalars import end_floats, end_policy, step_floats, step_policy
 from longtail.optim.fused_cuda_fast import fast_end_task, fast_step
-from longtail.optim.fused_cuda_launch import current_stream
-from longtail.optim.fused_cuda_layout import DTYPES, flat, write_back
-from longtail.optim.fused_cuda_plan import Kind, Plan, Tensors
-from longtail.optim.fused_cuda_scalars import end_floats, end_policy, step_floats, step_policy
 from longtail.optim.state import is_plain
 
 __all__ = ["available", "end_task_", "fast_end_task", "fast_step", "step_"]

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from longtail.optim.fused_cuda_launch import current_stream
-from longtail.optim.fused_cuda_layout import DTYPES, fits, same_layout
-from longtail.optim.fused_cuda_plan import Kind, Plan, Tensors
-from longtail.optim.fused_cuda_scalars import end_floats, end_policy, step_floats, step_policy
+from longtail.optim.cuda.launch import current_stream
+from longtail.optim.cuda.layout import DTYPES, fits, same_layout
+from longtail.optim.cuda.plan import Kind, Plan, Tensors
+from longtail.optim.cuda.scalars import end_floats, end_policy, step_floats, step_policy
 from longtail.optim.state import is_plain
 
 _grad = attrgetter("grad")
@@ -43,6 +43,8 @@ def fast_step(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) -> b
     gradients = None if warm is None else warm.gradients()
     if warm is None or gradients is None:
         return False
+    if not any(gradients):
+        return True
     scale = getattr(optimizer, "grad_scale", None)
     found_inf = getattr(optimizer, "found_inf", None)
     lr = group["lr"]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from longtail.optim.fused_cuda_capture import aside, relaxed
-from longtail.optim.fused_cuda_launch import Launch, Launcher, current_stream
+from longtail.optim.cuda.capture import aside, relaxed
+from longtail.optim.cuda.launch import Launch, Launcher, current_stream
 
 BLOCK = 512
 NUM_WARPS = 4
@@ -171,7 +171,7 @@ def _upload(tensor: Tensor, device: torch.device) -> Tensor:
 
 @functools.cache
 def _kernels() -> Any:
-    return importlib.import_module("longtail.optim.fused_cuda_kernels")
+    return importlib.import_module("longtail.optim.cuda.kernels")
 
 
 def _triton_dtype(dtype: torch.dtype) -> Any:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from longtail.optim.fused_cuda_plan import Tensors
+from longtail.optim.cuda.plan import Tensors
 
 DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 

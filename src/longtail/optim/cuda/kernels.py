@@ -1,5 +1,4 @@
-"""The Triton kernels of Continual Adam: the step and the boundary, each one launch for many
-tensors.
+"""The Triton kernels of Continual Adam: the step and the boundary of many tensors in one launch.
 
 Program ``i`` takes the chunk ``chunks[i] = (tensor, chunk of that tensor)``; row ``tensor`` of
 ``table`` holds the addresses of p, m, v, v_c, m_c, t and c and the number of elements. With t
@@ -15,77 +14,21 @@ The program that finishes a tensor last writes its new t (and c), so the counts 
 their own. Imported only where Triton is: `longtail.optim.fused_cuda` is the way in.
 """
 
-# ruff: noqa: SIM300
 # pyright: reportPossiblyUnboundVariable=false
 import triton
 import triton.language as tl
 
-ROW = 8
-"""Entries in a row of the table: p, m, v, v_c, m_c, t, c, number of elements."""
+from longtail.optim.cuda.numerics import (
+    is_last,
+    located,
+    one_minus_power,
+    present,
+    ratio,
+    sqrt,
+    wide,
+)
 
-_ROW = tl.constexpr(ROW)
-
-
-@triton.jit
-def _wide(high, low, F: tl.constexpr):
-    """A Python float arrives as two float32; only float64 needs both."""
-    if F == tl.float64:
-        return tl.cast(high, F) + tl.cast(low, F)
-    else:
-        return high
-
-
-@triton.jit
-def _one_minus_power(t, log2_beta, log2_beta_low, F: tl.constexpr):
-    """1 - beta**t, from log2(beta): rounding 0.999 to float32 moves 1 - 0.999 by 2e-5 of itself."""
-    if F == tl.float64:
-        return 1.0 - tl.exp2(t.to(F) * _wide(log2_beta, log2_beta_low, F))
-    else:
-        x = t * log2_beta
-        y = x * 0.6931471805599453
-        # -expm1(y), whose leading digits 1 - exp2(x) would lose
-        series = 1.0 + y * (1.0 / 8.0)
-        series = 1.0 + y * (1.0 / 7.0) * series
-        series = 1.0 + y * (1.0 / 6.0) * series
-        series = 1.0 + y * (1.0 / 5.0) * series
-        series = 1.0 + y * (1.0 / 4.0) * series
-        series = 1.0 + y * (1.0 / 3.0) * series
-        series = 1.0 + y * (1.0 / 2.0) * series
-        return tl.where(x > -0.5, -y * series, 1.0 - tl.exp2(x))
-
-
-@triton.jit
-def _at(address, start, dtype: tl.constexpr, ALIGNED: tl.constexpr):
-    pointer = address.to(tl.pointer_type(dtype))
-    if ALIGNED:
-        # No more than four elements at once: of 16-bit tensors eight fit, but the state's do not.
-        pointer = tl.multiple_of(pointer, min(dtype.primitive_bitwidth // 2, 16))
-    return pointer + start
-
-
-@triton.jit
-def _here(at, count, VECTOR: tl.constexpr):
-    """Which elements are there; written so that the compiler sees that eight at a time are."""
-    if VECTOR:
-        return at < count // 8 * 8
-    else:
-        return at < count
-
-
-@triton.jit
-def _sqrt(x, F: tl.constexpr):
-    if F == tl.float64:
-        return tl.sqrt(x)
-    else:
-        return tl.sqrt_rn(x)
-
-
-@triton.jit
-def _ratio(x, y, F: tl.constexpr):
-    if F == tl.float64:
-        return x / y
-    else:
-        return tl.div_rn(x, y)
+_ROW = tl.constexpr(8)  # entries in a row of the table: p, m, v, v_c, m_c, t, c, size
 
 
 @triton.jit
@@ -102,31 +45,31 @@ def _update(
     """
     at = tl.arange(0, BLOCK)
     count = tl.minimum(left, BLOCK).to(tl.int32)
-    here = _here(at, count, VECTOR)
-    ps = _at(p_at, start, P, VECTOR) + at
-    gs = _at(g_at, start, G, VECTOR) + at
-    ms = _at(m_at, start, S, VECTOR) + at
-    vs = _at(v_at, start, S, VECTOR) + at
+    here = present(at, count, VECTOR)
+    ps = located(p_at, start, P, VECTOR) + at
+    gs = located(g_at, start, G, VECTOR) + at
+    ms = located(m_at, start, S, VECTOR) + at
+    vs = located(v_at, start, S, VECTOR) + at
     g = tl.load(gs, mask=here).to(F)
     m = tl.load(ms, mask=here).to(F)
     v = tl.load(vs, mask=here).to(F)
     # A tensor in its first task has no past: the predicate saves reading it.
     if SECOND:
         vc = tl.load(
-            _at(vc_at, start, S, VECTOR) + at,
-            mask=_here(at, tl.where(past2 > 0.0, count, 0), VECTOR),
+            located(vc_at, start, S, VECTOR) + at,
+            mask=present(at, tl.where(past2 > 0.0, count, 0), VECTOR),
             other=0.0,
         ).to(F)
     if FIRST:
         mc = tl.load(
-            _at(mc_at, start, S, VECTOR) + at,
-            mask=_here(at, tl.where(past1 > 0.0, count, 0), VECTOR),
+            located(mc_at, start, S, VECTOR) + at,
+            mask=present(at, tl.where(past1 > 0.0, count, 0), VECTOR),
             other=0.0,
         ).to(F)
     p = tl.load(ps, mask=here).to(F)
 
     if SCALED:
-        g = _ratio(g, grad_scale, F)
+        g = ratio(g, grad_scale, F)
     if MAXIMIZE:
         g = -g
     if DECAY == 1:
@@ -141,7 +84,7 @@ def _update(
     denominator = v
     if SECOND:
         denominator += past2 * vc
-    p -= step_size * _ratio(numerator, _sqrt(denominator, F) * denom_scale + eps, F)
+    p -= step_size * ratio(numerator, sqrt(denominator, F) * denom_scale + eps, F)
 
     tl.store(ps, p.to(P), mask=here)
     tl.store(ms, m.to(S), mask=here)
@@ -158,12 +101,11 @@ def step_kernel(
     FIRST: tl.constexpr, SECOND: tl.constexpr, CARRY: tl.constexpr, DECAY: tl.constexpr,
     MAXIMIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """FIRST, SECOND: that moment has a task-wise average. CARRY: the second is kept across tasks
-    ("ema").
+    """One step. A gradient's address of 0 leaves its tensor alone, a found_inf all of them.
 
-    DECAY: 0 none, 1 added to the gradient, 2 decoupled. P, G, S, F: dtypes of parameter,
-    gradient, state and arithmetic. A gradient address of 0 leaves the tensor alone, a found_inf
-    all of them.
+    FIRST, SECOND: that moment has a task-wise average. CARRY: the second is kept across tasks.
+    DECAY: 0 none, 1 added to the gradient, 2 decoupled. P, G, S, F: the dtypes of parameter,
+    gradient, state and arithmetic. Each float comes with what float32 cuts off, for `wide`.
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
@@ -189,16 +131,16 @@ def step_kernel(
     if lr_at is not None:
         rate = tl.load(lr_at).to(F)
     else:
-        rate = _wide(lr, lr_low, F)
-    weight_decay = _wide(decay, decay_low, F)
+        rate = wide(lr, lr_low, F)
+    weight_decay = wide(decay, decay_low, F)
     if DECAY == 2:
         weight_decay = 1.0 - rate * weight_decay
     grad_scale = tl.load(scale_at).to(F) if scale_at is not None else 1.0
     tw = t.to(F)
     cw = c.to(F)
-    corr1 = _one_minus_power(t, log2_beta1, log2_beta1_low, F)
-    corr2 = _one_minus_power(t + c if CARRY else t, log2_beta2, log2_beta2_low, F)
-    step_size = rate * _one_minus_power(t, log2_beta3, log2_beta3_low, F) / corr1
+    corr1 = one_minus_power(t, log2_beta1, log2_beta1_low, F)
+    corr2 = one_minus_power(t + c if CARRY else t, log2_beta2, log2_beta2_low, F)
+    step_size = rate * one_minus_power(t, log2_beta3, log2_beta3_low, F) / corr1
     past1 = tw * 0.0
     past2 = tw * 0.0
     if FIRST:
@@ -222,8 +164,8 @@ def step_kernel(
         for at in range(start, end, BLOCK):
             _update(
                 p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, weight_decay,
-                _wide(eps, eps_low, F), _wide(beta1, beta1_low, F), _wide(rest1, rest1_low, F),
-                _wide(beta2, beta2_low, F), _wide(rest2, rest2_low, F),
+                wide(eps, eps_low, F), wide(beta1, beta1_low, F), wide(rest1, rest1_low, F),
+                wide(beta2, beta2_low, F), wide(rest2, rest2_low, F),
                 grad_scale, step_size, past1, past2, denom_scale, P, G, S, F,
                 FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, True, BLOCK,
             )  # fmt: skip
@@ -231,31 +173,14 @@ def step_kernel(
         for at in range(start, end, NARROW):
             _update(
                 p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, weight_decay,
-                _wide(eps, eps_low, F), _wide(beta1, beta1_low, F), _wide(rest1, rest1_low, F),
-                _wide(beta2, beta2_low, F), _wide(rest2, rest2_low, F),
+                wide(eps, eps_low, F), wide(beta1, beta1_low, F), wide(rest1, rest1_low, F),
+                wide(beta2, beta2_low, F), wide(rest2, rest2_low, F),
                 grad_scale, step_size, past1, past2, denom_scale, P, G, S, F,
                 FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, False, NARROW,
             )  # fmt: skip
 
-    if _is_last(arrived + tensor, size, CHUNK):
+    if is_last(arrived + tensor, size, CHUNK):
         tl.store(t_at, t)
-
-
-@triton.jit
-def _is_last(arrived, size, CHUNK: tl.constexpr):
-    """Whether every other program of the tensor has passed here, and so has read the counts.
-
-    A program comes here after its stores, whose values depend on the counts: its reads are done,
-    and nothing else needs an order. So the atomic is relaxed and need not wait for the stores.
-    """
-    tl.debug_barrier()  # this program's own warps are all here
-    last = True
-    if size > CHUNK:
-        others = tl.cdiv(size, CHUNK) - 1
-        last = tl.atomic_add(arrived, 1, sem="relaxed") == others
-        if last:
-            tl.store(arrived, 0)
-    return last
 
 
 @triton.jit
@@ -265,10 +190,10 @@ def _fold(
     VECTOR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.arange(0, BLOCK)
-    here = _here(at, tl.minimum(left, BLOCK).to(tl.int32), VECTOR)
-    now = _at(now_at, start, S, VECTOR) + at
+    here = present(at, tl.minimum(left, BLOCK).to(tl.int32), VECTOR)
+    now = located(now_at, start, S, VECTOR) + at
     if TASK:
-        past = _at(past_at, start, S, VECTOR) + at
+        past = located(past_at, start, S, VECTOR) + at
         x = tl.load(now, mask=here).to(F)
         old = tl.load(past, mask=here).to(F)
         tl.store(past, (now_weight * x + past_weight * old).to(S), mask=here)
@@ -307,8 +232,8 @@ def end_task_kernel(
         cw = c.to(F)
         total = tw + cw
         old = cw / total
-        now1 = tw / (total * _one_minus_power(t, log2_beta1, log2_beta1_low, F))
-        now2 = tw / (total * _one_minus_power(t, log2_beta2, log2_beta2_low, F))
+        now1 = tw / (total * one_minus_power(t, log2_beta1, log2_beta1_low, F))
+        now2 = tw / (total * one_minus_power(t, log2_beta2, log2_beta2_low, F))
 
         start = chunk.to(tl.int64) * CHUNK
         end = tl.minimum(start + CHUNK, size)
@@ -329,7 +254,7 @@ def end_task_kernel(
                 _fold(m_at, mc_at, at, left, now1, old, S, F, FIRST, ZERO_FIRST, False, NARROW)
                 _fold(v_at, vc_at, at, left, now2, old, S, F, SECOND, ZERO_SECOND, False, NARROW)
 
-        if _is_last(arrived + tensor, size, CHUNK):
+        if is_last(arrived + tensor, size, CHUNK):
             tl.store(c_at, c + t)
             tl.store(t_at, 0.0)
             if tasks_seen is not None:

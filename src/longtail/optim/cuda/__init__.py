@@ -1,0 +1,1 @@
+"""Parts of the fused step on CUDA; `longtail.optim.fused_cuda` is the way in."""
