@@ -310,6 +310,24 @@ def test_cuda_graph(tensor_lr: bool, warm_up: int) -> None:
     same(ours, loop)
 
 
+def test_more_captures_than_torch_has_streams() -> None:
+    """torch hands out its streams in turn: one taken to work beside a capture may be in it."""
+    p = nn.Parameter(torch.ones(100, device="cuda"))
+    optimizer = ContinualAdamW([p], capturable=True)
+    graphs, grads = [], []
+    for _ in range(40):
+        p.grad = torch.ones_like(p)
+        grads.append(p.grad)
+        if not graphs:
+            optimizer.step()
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1], stream=torch.cuda.Stream()):
+            optimizer.step()
+    for graph in graphs:
+        graph.replay()
+    assert optimizer.state[p]["step"].item() == 41
+
+
 def test_other_streams() -> None:
     ours, loop = params(), params()
     fused, slow = ContinualAdamW(ours, lr=1e-2), ContinualAdamW(loop, lr=1e-2, **LOOP)

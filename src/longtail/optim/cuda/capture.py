@@ -18,10 +18,19 @@ def aside(device: torch.device) -> Iterator[bool]:
     if not torch.cuda.is_current_stream_capturing():
         yield False
         return
-    side = torch.cuda.Stream(device)
+    side = _free_stream(device)
     with relaxed(), torch.cuda.stream(side):
         yield True
         side.synchronize()
+
+
+def _free_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream outside the capture: torch hands out 32 in turn, the captured ones among them."""
+    while True:
+        side = torch.cuda.Stream(device)
+        with torch.cuda.stream(side):
+            if not torch.cuda.is_current_stream_capturing():
+                return side
 
 
 @contextmanager
