@@ -28,13 +28,10 @@ BENCHMARKS: dict[str, str] = {
     for name in (
         "toy",
         "synthetic",
-        "wsd",
-        "vqa",
         "mnist",
         "fashion_mnist",
         "cifar10",
         "cifar100",
-        "nlp5",
     )
 }
 
@@ -47,7 +44,7 @@ class Benchmark:
         sequence: the tasks.
         make_model: seed -> a fresh model; it draws from torch's generator, which the caller seeds.
         evaluate: replaces the default evaluation where a benchmark has its own, called as
-            ``evaluate(model, sequence, upto)``.
+            ``evaluate(model, sequence, tasks)`` with a range of tasks.
     """
 
     sequence: TaskSequence

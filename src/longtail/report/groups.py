@@ -68,6 +68,8 @@ class Group:
         common = found[0].after
         for s in found[1:]:
             common = np.intersect1d(common, s.after)
+        if len(common) > 1 and common[0] == 1 and common[1] > 2:
+            common = common[1:]  # the first task alone is no evaluation of a sequence
         rows = [s.curve[np.searchsorted(s.after, common)] for s in found]
         return common, np.array(rows)
 
