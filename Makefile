@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: help demo test lint format perf clean
 
 help:
-	@echo "make demo   the synthetic study: tables, checks and figure in about two minutes"
+	@echo "make demo   the synthetic study: table, checks and figure in about three minutes"
 	@echo "make test   lint, type check and the test suite"
 	@echo "make lint   ruff and pyright only"
 	@echo "make perf   speed and memory, as ratios taken in one run"

@@ -1,5 +1,6 @@
 """``end_task``: what it does to the state, and how it is found inside wrappers."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from optim_helpers import (
     states,
     train,
 )
+from torch import Tensor
 from torch.nn import Parameter
 
 from longtail import ContinualAdam, ContinualAdamW, end_task
@@ -182,3 +184,44 @@ def test_accelerate() -> None:
     prepared.step()
     end_task(prepared)
     assert "tasks seen: 1" in repr(optimizer)
+
+
+def test_hugging_face_trainer(tmp_path: Path) -> None:
+    """The recipe of the docs: `train()` twice with one optimizer, a boundary after each."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+
+    class Regression(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 1)
+
+        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            out = self.linear(x).squeeze(-1)
+            return {"loss": (out - labels).square().mean(), "logits": out}
+
+    class EndTask(transformers.TrainerCallback):
+        def on_train_end(self, args, state, control, optimizer=None, **kwargs):
+            end_task(optimizer)
+
+    data = [{"x": torch.randn(3), "labels": torch.tensor(1.0)} for _ in range(8)]
+    model = Regression()
+    optimizer = ContinualAdamW(model.parameters(), lr=1e-2)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        num_train_epochs=1,
+        per_device_train_batch_size=4,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=data, optimizers=(optimizer, None), callbacks=[EndTask()]
+    )
+    trainer.train()
+    trainer.train()
+    state = optimizer.state[model.linear.weight]
+    assert state["past_steps"] == 4
+    assert state["step"] == 0
+    assert optimizer.param_groups[0]["tasks_seen"] == 2
