@@ -191,3 +191,13 @@ def test_without_validation_scores_nothing_is_selected(tmp_path: Path):
     select(results)
     assert len(results.runs) == 4
     assert "train.validation" in results.problems[0]
+
+
+def test_curves_start_where_sequences_are_evaluated():
+    import numpy as np
+
+    from longtail.report.groups import drop_first_task
+
+    assert drop_first_task(np.array([1, 50, 100])).tolist() == [50, 100]
+    assert drop_first_task(np.array([1, 2, 3])).tolist() == [1, 2, 3]
+    assert drop_first_task(np.array([1])).tolist() == [1]

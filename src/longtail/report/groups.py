@@ -68,8 +68,7 @@ class Group:
         common = found[0].after
         for s in found[1:]:
             common = np.intersect1d(common, s.after)
-        if len(common) > 1 and common[0] == 1 and common[1] > 2:
-            common = common[1:]  # the first task alone is no evaluation of a sequence
+        common = drop_first_task(common)
         rows = [s.curve[np.searchsorted(s.after, common)] for s in found]
         return common, np.array(rows)
 
@@ -164,3 +163,12 @@ def _reorder(s: TaskScores, order: np.ndarray) -> TaskScores:
 def _mean_or_none(values: list[np.ndarray | None]) -> np.ndarray | None:
     present = [v for v in values if v is not None]
     return np.mean(present, axis=0) if len(present) == len(values) else None
+
+
+def drop_first_task(after: np.ndarray) -> np.ndarray:
+    """Evaluations without the one after the first task, unless every task is followed by one.
+
+    What was learned so far is then that task alone, which says nothing about a sequence.
+    """
+    sparse = len(after) > 1 and after[0] == 1 and after[1] > 2
+    return after[1:] if sparse else after

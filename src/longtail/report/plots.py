@@ -110,11 +110,9 @@ class Plots:
             at = np.where(s.x < 0.5, 0.5, s.x) if log else s.x
             low, high = s.mean - s.half, s.mean + s.half
             data = {"x": at, "y": s.mean, "low": low, "high": high, "half": s.half}
-            source = ColumnDataSource(
-                {k: np.asarray(v, np.float32) for k, v in data.items()}
-                | {"shown": np.asarray(s.x, np.int32)},
-                name=g.name,
-            )
+            columns: dict[str, Any] = {k: np.asarray(v, np.float32) for k, v in data.items()}
+            columns["shown"] = np.asarray(s.x, np.int32)
+            source = ColumnDataSource(columns, name=g.name)
             drawn, colour = [], self.look.colour(g)
             if np.isfinite(s.half).any() and not spread:
                 drawn.append(
@@ -165,7 +163,7 @@ class Plots:
                 "line_color": colour,
                 "fill_color": colour if g.labels.get("policy") != "reset" else None,
             }
-            source = {"x": [x], "y": [y]}
+            source: dict[str, Any] = {"x": [x], "y": [y]}
             point = plot.scatter(
                 "x", "y", source=source, size=11, line_width=2, name=g.name, **style
             )
@@ -216,7 +214,7 @@ class Plots:
         plot = _figure("rank of the task", "training examples", "log", "log")
         rank = np.unique(np.geomspace(1, len(found), 400).astype(int))
         shown = found[rank - 1]
-        data = {"x": rank, "y": np.maximum(shown, 0.5), "n": shown.astype(int)}
+        data: dict[str, Any] = {"x": rank, "y": np.maximum(shown, 0.5), "n": shown.astype(int)}
         plot.line("x", "y", source=data, line_width=2, color="#0072B2")
         plot.add_tools(
             HoverTool(tooltips=[("rank", "@x"), ("training examples", "@n")], mode="vline")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longtail.report.groups import Group, paired_runs
+from longtail.report.groups import Group, drop_first_task, paired_runs
 from longtail.report.statistics import band
 from longtail.results import Result, TaskScores
 
@@ -40,6 +40,7 @@ def difference(first: Group, second: Group, scale: float) -> Series:
         rows.append((a.scores, b.scores))
     if common is None or not len(common):
         return _empty()
+    common = drop_first_task(common)
     values = [_at(a, common) - _at(b, common) for a, b in rows]
     return Series(common, *band(np.array(values) * scale))
 
