@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from longtail.methods import Method
-from longtail.random import Seed, derive
-from longtail.replicas import Replicas
+from longtail.random import Seed
+from longtail.replicas import build_model
 from longtail.settings import RunConfig, load_benchmark, method_class, stack_key
 from longtail.tasks import TableSequence, TaskSequence, multitask, validation_share
 from longtail.training import Policy, Run
@@ -21,7 +21,7 @@ def build_run(config: RunConfig, device: torch.device | str = "cpu") -> Run:
     """A fresh run of one configuration."""
     benchmark = load_benchmark(config.benchmark).build(config.data, config.seed)
     sequence = _sequence(benchmark, config, config.seed).to(device)
-    model = _model(benchmark, config.seed).to(device)
+    model = build_model(benchmark.make_model, config.seed).to(device)
     method = _method(config, model, sequence, config.seed)
     return Run(
         sequence,
@@ -49,8 +49,7 @@ def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu"
         )
     seeds = torch.tensor(stack.seeds)
     sequence = _sequence(benchmark, first, seeds).to(device)
-    models = [_model(benchmark, seed) for seed in stack.seeds]
-    model = Replicas(models, policies=len(stack.rows)).to(device)
+    model = build_model(benchmark.make_model, stack.seeds, len(stack.rows)).to(device)
     method = _method(first, model, sequence, seeds.to(device))
     stack.run = Run(
         sequence,
@@ -107,13 +106,6 @@ def _sequence(benchmark: Any, config: RunConfig, seed: Seed) -> TaskSequence:
     elif share > 0 and type(sequence).validation is TaskSequence.validation:
         raise ValueError(f"train.validation = {share}, but {config.benchmark} cannot be split")
     return multitask(sequence) if config.method == "multitask" else sequence
-
-
-def _model(benchmark: Any, seed: int) -> nn.Module:
-    """Initial weights follow from the seed alone, whatever was drawn before."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "model"))
-        return benchmark.make_model(seed)
 
 
 def _method(
