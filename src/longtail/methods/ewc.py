@@ -60,9 +60,9 @@ class EWC(QuadraticPenalty):
         torch._foreach_add_(self.sum_F_anchor, F)
         if self.lead:
             self.constant += self.per_replica(F, self.weights)
-        else:  # F θ² is nowhere negative: its 1-norms are its sums, all in one operation
-            torch._foreach_mul_(F, self.weights)
-            self.constant += torch.stack(torch._foreach_norm(F, 1)).sum()
+        else:
+            for F_anchor, anchor in zip(F, self.weights, strict=True):
+                self.constant += torch.dot(F_anchor.flatten(), anchor.flatten())
         self.tasks += 1
 
     def state_dict(self) -> dict[str, Any]:

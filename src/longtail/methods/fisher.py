@@ -78,7 +78,7 @@ class Fisher:
     ) -> list[Tensor]:
         parameters = list(member.parameters())
         total = {id(p): torch.zeros_like(p) for p in parameters if p.requires_grad}
-        size = CHUNK if chain else max(1, NUMBERS // sum(p.numel() for p in parameters))
+        size = CHUNK if chain else max(1, NUMBERS // sum(map(Tensor.numel, parameters)))
         for batch in self._batches(examples, chosen, n, size):
             if chain is not None and isinstance(batch[0], Tensor):
                 _add_closed_form(chain, self.objective, batch, len(self.lead), n, total)
