@@ -4,11 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test lint format perf clean
+.PHONY: help demo test test-all lint format perf clean
 
 help:
 	@echo "make demo   the synthetic study: table, checks and figure in about three minutes"
 	@echo "make test   lint, type check and the test suite"
+	@echo "make test-all   the slow and the browser tests too (some 15 minutes)"
 	@echo "make lint   ruff and pyright only"
 	@echo "make perf   speed and memory, as ratios taken in one run"
 
@@ -24,6 +25,9 @@ demo: $(STAMP)
 test: lint
 	$(BIN)/python -m pytest
 
+test-all: lint
+	$(BIN)/python -m pytest -m 'not gpu'
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -34,9 +38,8 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 perf: $(STAMP)
-	$(BIN)/python perf/optimizer_step.py
-	$(BIN)/python perf/loop_overhead.py
-	$(BIN)/python perf/replicas.py
+	@status=0; for script in optimizer_step loop_overhead replicas split_mnist; do \
+	  $(BIN)/python perf/$$script.py || status=1; done; exit $$status
 
 clean:
 	rm -rf $(VENV)
