@@ -357,6 +357,21 @@ def test_fp16_skips_after_backward_where_the_step_is_skipped() -> None:
     assert all(w.isfinite().all() for w in weights(run.model))
 
 
+def test_agem_forgets_the_reference_of_a_skipped_step() -> None:
+    run = make_run("agem", autocast="fp16", options={"buffer": 4})
+    left, before = [], []
+
+    def on_step(run: Run) -> None:
+        if run.position == Position(task=1):  # the buffer holds something from here on
+            before.append(run.scaler.get_scale())
+            run.scaler.update(2.0**60)  # the next step overflows
+        left.append(run.method.reference)
+
+    train(run, on_step=on_step)
+    assert run.scaler.get_scale() > before[0]  # it still backs off: steps were skipped
+    assert left == [None] * len(left)
+
+
 @pytest.mark.slow
 def test_compiled_models_train_to_the_same_weights() -> None:
     plain, compiled = make_run(), make_run(compile=True)

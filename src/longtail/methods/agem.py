@@ -56,6 +56,9 @@ class AGEM(Method):
             part = slice(start, start + count)
             project(grads[part], references[part], self.lead[1:])
 
+    def observe(self, batch: Batch) -> None:
+        self.reference = None  # left where a step was skipped, of which it is no part any more
+
     def end_task(self, train: Examples | None) -> None:
         self.buffer.add_task(train)
 
