@@ -76,6 +76,7 @@ def test_folder_holds_what_it_should(tmp_path):
     assert json.loads((out / "summary.json").read_text()) == summary
     assert {"RP", "LP", "BWT", "FGT", "breakdown", "tasks", "policy", "score"} <= set(summary)
     assert summary["policy"] == config.as_dict()["policy"]
+    assert summary["optimizer"] == "continual"
     assert resolve(file=out / "config.toml") == config
     tasks = json.loads((out / "tasks.json").read_text())
     assert len(tasks["names"]) == len(tasks["train_sizes"]) == len(tasks["test_sizes"]) == 8
@@ -354,6 +355,22 @@ def test_stack_equals_its_single_runs(tmp_path):
         assert arrays["last"][i] @ arrays["test_sizes"] / arrays[
             "test_sizes"
         ].sum() == pytest.approx(single["RP"])
+
+
+def test_summary_marks_a_policy_that_is_not_what_its_name_says(tmp_path):
+    changed = small("optimizer=reset", "policy.beta3=0.5")
+    assert execute(changed, tmp_path / "one", quiet=True)["optimizer"] == "reset (changed)"
+    entries = execute_stack([changed, small()], tmp_path / "stack", quiet=True)
+    names = [entry["summary"]["optimizer"] for entry in entries]
+    assert names == ["reset (changed)", "continual"]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_place_where_no_folder_can_be_is_refused(tmp_path, out):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=r"--out .*: cannot be made a folder \(.+\)"):
+        execute(small(), tmp_path / out, quiet=True)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_stack_resumes_to_the_same_bytes(tmp_path):

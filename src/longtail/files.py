@@ -67,7 +67,15 @@ class FolderLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> FolderLock:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # nothing wrong with the name
+                raise
+            reason = error.strerror
+            raise ValueError(
+                f"--out {self.path.parent}: cannot be made a folder ({reason})"
+            ) from None
         file = open(self.path, "a+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

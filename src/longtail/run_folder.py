@@ -16,6 +16,7 @@ and ``scores.npz`` in place of scores.jsonl.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json as jsonlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from longtail.evaluation import evaluate_validation
 from longtail.files import FolderLock, write_atomic, write_json
 from longtail.machine import choose_device
 from longtail.metrics import breakdown, curve, summary
+from longtail.policies import POLICIES
 from longtail.progress import Reporter, finite
 from longtail.progress import reporter as choose_reporter
 from longtail.random import derive
@@ -64,7 +66,8 @@ def execute(
         The content of summary.json.
 
     Raises:
-        ValueError: the folder holds another configuration, or a living process holds the folder.
+        ValueError: the folder holds another configuration or cannot be made, or a living process
+            holds it.
         Stopped: a signal came; the state is saved.
     """
     out, tell = Path(out), reporter or choose_reporter(quiet, json)
@@ -186,11 +189,18 @@ def _result(metrics: Mapping[str, Any], run: Run, config: RunConfig) -> dict[str
     content = {
         **metrics,
         "tasks": len(run.sequence),
+        "optimizer": _policy_name(config),
         "policy": config.as_dict()["policy"],
         "score": objective.score_name,
         "higher_is_better": objective.higher_is_better,
     }
     return finite(content)
+
+
+def _policy_name(config: RunConfig) -> str:
+    """The policy's name, marked where its settings are not those that go by this name."""
+    known = dataclasses.replace(config, policy=POLICIES[config.optimizer])
+    return config.optimizer + ("" if known.as_dict() == config.as_dict() else " (changed)")
 
 
 def _stack_results(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
