@@ -162,3 +162,16 @@ def test_the_model_gives_one_number_per_example():
     model = synthetic.make_model(12)
     assert model(torch.zeros(5, 12)).shape == (5,)
     assert sum(p.numel() for p in model.parameters()) == 12
+
+
+def test_methods_that_replay_do_not_share_a_stack_across_settings():
+    from longtail.settings import resolve, stack_key
+
+    def key(method: str, setting: str) -> str:
+        return stack_key(
+            resolve("synthetic", flags={"method": method, "data.setting": setting, "seed": 1})
+        )
+
+    assert key("finetune", "same") == key("finetune", "shift")
+    for method in ("reservoir", "derpp", "agem"):
+        assert key(method, "same") != key(method, "shift")

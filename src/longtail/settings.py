@@ -249,13 +249,15 @@ def _build(cls: type, values: dict[str, Any], table: str) -> Any:
 def stack_key(config: RunConfig) -> str:
     """Equal for configs that may train as one stack: all but seed, policy, lr, stackable data.
 
-    A task boundary reaches the whole optimizer, so policies with and without one stay apart.
+    A task boundary reaches the whole optimizer, so policies with and without one stay apart. The
+    policies of a stack share their buffers, so methods that replay need the same data.
     """
     module = load_benchmark(config.benchmark)
+    replays = hasattr(config.methods, "buffer")
     tree = config.as_dict()
     del tree["seed"], tree["optimizer"]
     tree["policy"] = tree["policy"]["boundary"]
     del tree["train"]["lr"]
-    for field in getattr(module, "STACK_FIELDS", ()):
+    for field in () if replays else getattr(module, "STACK_FIELDS", ()):
         del tree["data"][field]
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]
