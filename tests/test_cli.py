@@ -258,3 +258,26 @@ def test_reader_of_a_pipe_that_goes_away(capsys):
     process.stderr.close()
     process.wait(60)
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("raised", ["ImportError('broken')", "ValueError('odd')"])
+def test_an_interrupt_that_an_import_turns_into_an_error_is_still_one(raised, capsys):
+    code = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    os.stat('.')"
+    Path("late.py").write_text(f"{code}\nexcept KeyboardInterrupt:\n    raise {raised} from None\n")
+    assert main(["run", "toy", "--method", "late:Mine"]) == 130
+    assert capsys.readouterr().err == "longtail: stopped\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_nothing_is_suggested_for_a_name_that_is_like_no_other(capsys):
+    assert main(["run", "toy", "--zzzz", "1"]) == 2
+    assert main(["xyzzy"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_an_out_that_is_a_file_is_bad_input(capsys):
+    Path("taken").write_text("mine")
+    assert main(["run", "toy", "--out", "taken", *SMALL]) == 2
+    assert capsys.readouterr().err == (
+        "longtail: --out taken: cannot be made a folder (File exists)\n"
+    )

@@ -10,9 +10,12 @@ import argparse
 import difflib
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 COMMANDS = {
     "run": ("longtail.commands.run", "train one method on one benchmark"),
@@ -49,7 +52,7 @@ def unknown_argument(argument: str, parser: argparse.ArgumentParser) -> str:
         return f"unexpected argument {argument!r}"
     flag = argument.partition("=")[0]
     known = [o for action in parser._actions for o in action.option_strings]
-    near = difflib.get_close_matches(flag, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
     return f"unknown flag {flag}" + (f", did you mean {near[0]}?" if near else "")
 
 
@@ -76,8 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if "" not in sys.path:  # `--method my_module:Mine` finds the user's modules
         sys.path.insert(0, "")
+    interrupts: list[int] = []
     try:
-        return _dispatch(argv)
+        with _noting_interrupts(interrupts):
+            return _dispatch(argv)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
     except KeyboardInterrupt as stop:
@@ -85,27 +90,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe went away, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
-    except ValueError as error:
-        _reraise_for_debugging()
-        return _say(str(error), 2)
-    except ModuleNotFoundError as error:
-        _reraise_for_debugging()
-        return _say(f"this needs the package {error.name!r}, which is not installed", 1)
-    except OSError as error:
-        _reraise_for_debugging()
-        where = f"{error.filename}: " if error.filename else ""
-        return _say(f"{where}{error.strerror or error}", 1)
     except Exception as error:
         _reraise_for_debugging()
-        text = f"{type(error).__name__}: {error}".strip().rstrip(":")
-        return _say(f"{text} (LONGTAIL_DEBUG=1 shows where)", 1)
+        # Ctrl-C within an import may come out as an ImportError, or whatever a package makes of it
+        return _say("stopped", 130) if interrupts else _failed(error)
+
+
+@contextmanager
+def _noting_interrupts(interrupts: list[int]) -> Iterator[None]:
+    """Within ``with``, Ctrl-C is also noted, as what it raises may be caught on the way."""
+
+    def note(number: int, frame: Any) -> NoReturn:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # no handlers can be set here, or somebody has set their own
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _failed(error: Exception) -> int:
+    """One sentence for an exception, and its exit code."""
+    if isinstance(error, ValueError):
+        return _say(str(error), 2)
+    if isinstance(error, ModuleNotFoundError):
+        return _say(f"this needs the package {error.name!r}, which is not installed", 1)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}{error.strerror or error}", 1)
+    text = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    return _say(f"{text} (LONGTAIL_DEBUG=1 shows where)", 1)
 
 
 def _dispatch(argv: list[str]) -> int:
     command = next((a for a in argv if not a.startswith("-")), None)
     parser = make_parser(command if command in COMMANDS else None)
     if command is not None and command not in COMMANDS:
-        near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(COMMANDS)}"
         raise ValueError(f"unknown command {command!r}; {hint}")
     if command == "run":  # its flags depend on the benchmark and the method
