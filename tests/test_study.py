@@ -107,13 +107,42 @@ def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
         ({"tasks": "taskz = 3"}, "tasks"),
         ({"methods": 'methods = ["finetun"]'}, "finetune"),
         ({"methods": "methods = 3"}, "list of names"),
+        ({"seeds": 'seeds = "5-2"'}, "5-2 is empty"),
+        ({"methods": 'stack = "no"'}, "stack must be true | false, got 'no'"),
+        ({"methods": "optimizers = 3"}, "optimizers must be a list of text, got 3"),
+        ({"methods": 'select = "train.lr"'}, "select must be a table"),
+        ({"methods": "policies = 3"}, "[[policies]], got 3"),
+        ("[resources]\ncpus = 'two'", "resources.cpus must be number, got 'two'"),
+        ("[resources]\ncpu = 2", "resources.cpu = 2: unknown key of [resources] 'cpu'"),
+        ("[report]\ntitel = 'x'", "did you mean 'title'?"),
+        ("[select]\nkeys = 'train.lr'", "did you mean 'key'?"),
+        ("[method]\nbufer = 3", "method.bufer = 3"),
+        ("[method.finetun]\nx = 3", "did you mean 'finetune'?"),
+        ("[grid]\n'methods.bufer' = [3]", "grid.methods.bufer = [3]"),
+        ("[[policies]]\nname = 'a'\nfirst_momnt = 'task'", "did you mean 'first_moment'?"),
+        ("[[policies]]\nname = 'a'\nmethods = 'finetune'", "list of names, got 'finetune'"),
     ],
 )
 def test_mistakes_in_the_file_are_named(tmp_path: Path, capsys, change, message):
-    assert study(study_file(tmp_path, **change), "--out", tmp_path / "out") == 2
+    if isinstance(change, str):
+        path = study_file(tmp_path, TINY + change + "\n")
+    else:
+        path = study_file(tmp_path, **change)
+    assert study(path, "--out", tmp_path / "out") == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_one_optimizer_may_be_a_text_and_the_grid_understands_method(tmp_path: Path):
+    text = TINY.replace("seeds", 'optimizers = "reset"\nseeds')
+    path = study_file(tmp_path, text, methods='methods = ["reservoir"]')
+    path.write_text(path.read_text() + '[grid]\n"method.buffer" = [5, 10]\n')
+    runs = expand(read(path))
+    assert {(r.labels["policy"], r.config.methods.buffer) for r in runs} == {
+        ("reset", 5),
+        ("reset", 10),
+    }
 
 
 def test_seeds_and_conditions(tmp_path: Path):

@@ -49,6 +49,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.settings import POLICY_FIELDS, RunConfig, flatten, options, read_toml, resolve
+from longtail.study_file import check_method_settings, checked
 from longtail.values import unknown
 
 EXAMPLES = """examples:
@@ -57,10 +58,6 @@ EXAMPLES = """examples:
   longtail study my.toml --only 'method=derpp' --jobs 4   some of the runs, in four processes
   longtail study my.toml --engine ray --address auto      the same runs on a Ray cluster
 """
-KEYS = (
-    "name", "benchmark", "methods", "optimizers", "seeds", "stack", "data", "train", "method",
-    "grid", "policies", "select", "resources", "report",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,26 +92,19 @@ class Planned:
 
 def read(path: Path, seeds: str | None = None) -> Study:
     """Reads a study file; `ValueError` names what is wrong with it."""
-    tree = read_toml(path)
-    for key in tree:
-        if key not in KEYS:
-            raise unknown("key of a study file", key, KEYS)
+    tree = checked(read_toml(path))
     if "benchmark" not in tree:
         raise ValueError(f"{path} names no benchmark")
-    methods = tree.get("methods", ["finetune"])
-    if not isinstance(methods, list) or not methods:
-        hint = "; settings of methods go into [method]" if isinstance(methods, dict) else ""
-        raise ValueError(f"methods must be a list of names, got {methods!r}{hint}")
     study = Study(
-        name=str(tree.get("name", path.stem)),
+        name=tree.get("name", path.stem),
         benchmark=tree["benchmark"],
-        methods=methods,
-        policies=_policies(tree),
+        methods=tree["methods"],
+        policies=tree["policies"],
         seeds=parse_seeds(seeds if seeds is not None else tree.get("seeds", [0])),
         fixed=flatten({k: tree.get(k, {}) for k in ("data", "train")}),
         method_settings=tree.get("method", {}),
-        grid=_grid(tree.get("grid", {})),
-        stack=bool(tree.get("stack", True)),
+        grid=tree["grid"],
+        stack=tree.get("stack", True),
         select=tree.get("select", {}),
         resources=tree.get("resources", {}),
         report=tree.get("report", {}),
@@ -122,29 +112,6 @@ def read(path: Path, seeds: str | None = None) -> Study:
     if study.select and study.select.get("key") not in study.grid:
         raise ValueError(f"select.key = {study.select.get('key')!r} is not a key of [grid]")
     return study
-
-
-def _policies(tree: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Named rows: those of [[policies]], else one for every optimizer policy."""
-    rows = tree.get("policies")
-    if rows is None:
-        return [{"name": o, "optimizer": o} for o in tree.get("optimizers", ["continual", "reset"])]
-    for row in rows:
-        if "name" not in row:
-            raise ValueError(f"a row of [[policies]] has no name: {row}")
-    names = [row["name"] for row in rows]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"two rows of [[policies]] are called {twice!r}")
-    return list(rows)
-
-
-def _grid(tree: Mapping[str, Any]) -> dict[str, list[Any]]:
-    found = flatten(tree)
-    for key, values in found.items():
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"grid.{key} must be a list of values, got {values!r}")
-    return found
 
 
 def parse_seeds(value: Any) -> list[int]:
@@ -164,12 +131,15 @@ def parse_seeds(value: Any) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise ValueError(f"seeds must look like 0-9 or 0,3,7, got {value!r}")
+        if dash and int(last) < int(first):
+            raise ValueError(f"seeds = {value!r}: the range {part.strip()} is empty")
         found += range(int(first), int(last if dash else first) + 1)
     return list(dict.fromkeys(found))
 
 
 def expand(study: Study) -> list[Planned]:
     """The runs, in the order of the file: policies, methods and grid outside, seeds inside."""
+    check_method_settings(study.benchmark, study.methods, study.method_settings, study.grid)
     found: dict[str, Planned] = {}
     for method in study.methods:
         for policy in _policies_of(study, method):
