@@ -274,3 +274,10 @@ def test_replicas_see_the_draws_of_their_own_seeds() -> None:
         assert_all_close([g[1] for g in grads], own)
         stacked.observe((x, y))
         alone.observe((x[1], y[1]))
+
+
+@pytest.mark.parametrize("name", ["reservoir", "derpp", "agem"])
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_buffer_without_room_is_refused(name: str, size: int) -> None:
+    with pytest.raises(ValueError, match=f"Invalid buffer: {size}"):
+        METHODS[name](mlp(), CLASSIFICATION, buffer=size)

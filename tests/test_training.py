@@ -415,3 +415,9 @@ def test_mistakes_are_named() -> None:
     for setting, value in (("epochs", 0), ("warmup", 1.0), ("clip", 0.0), ("lr", -1.0)):
         with pytest.raises(ValueError, match=f"Invalid {setting}: {value}"):
             TrainSettings(**{setting: value})
+
+
+@pytest.mark.parametrize("name", ["lr", "eps", "weight_decay", "warmup", "validation", "clip"])
+def test_settings_that_are_not_a_number_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"Invalid {name}: nan"):
+        TrainSettings(**{name: float("nan")})

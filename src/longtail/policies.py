@@ -79,15 +79,15 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate"):
-            if getattr(self, name) < 1:
+            if not getattr(self, name) >= 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
-        for name in ("lr", "weight_decay", "evaluate_every"):
-            if getattr(self, name) < 0:
+        for name in ("lr", "eps", "weight_decay", "evaluate_every"):
+            if not getattr(self, name) >= 0:  # not: < 0, which NaN would pass
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
         for name in ("warmup", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}, not in [0, 1)")
-        if self.clip is not None and self.clip <= 0:
+        if self.clip is not None and not self.clip > 0:
             raise ValueError(f"Invalid clip: {self.clip}")
         if self.cuda_graph and (self.accumulate > 1 or self.autocast == "fp16"):
             raise ValueError("cuda_graph cannot be combined with accumulate or autocast='fp16'")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from longtail.memory import TaskBuffer
-from longtail.methods.base import Method, complete_gradients, size_of
+from longtail.methods.base import Method, check_buffer, complete_gradients, size_of
 from longtail.replicas import broadcast, dot, parameter_groups
 from longtail.tasks import Batch, Examples
 
@@ -29,6 +29,9 @@ class AGEM(Method):
     @dataclass(frozen=True)
     class Settings(Method.Settings):
         buffer: int = field(default=500, metadata={"help": "examples the buffer holds"})
+
+        def __post_init__(self) -> None:
+            check_buffer(self.buffer)
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

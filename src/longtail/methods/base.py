@@ -103,6 +103,11 @@ class Method:
         return losses.mean() if losses.dim() == 1 else losses.mean(-1).sum()
 
 
+def check_buffer(size: int) -> None:
+    if size < 1:
+        raise ValueError(f"Invalid buffer: {size}, it must hold at least one example")
+
+
 def detach(outputs: Outputs) -> Outputs:
     if isinstance(outputs, Tensor):
         return outputs.detach()

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from longtail.memory import ReservoirBuffer
-from longtail.methods.base import Method, detach, join, rows_of, size_of, widen
+from longtail.methods.base import Method, check_buffer, detach, join, rows_of, size_of, widen
 from longtail.tasks import Batch, Outputs, Ragged
 
 
@@ -31,6 +31,9 @@ class DERPlusPlus(Method):
         buffer: int = field(default=500, metadata={"help": "examples the buffer holds"})
         alpha: float = field(default=1.0, metadata={"help": "weight of matching stored outputs"})
         beta: float = field(default=1.0, metadata={"help": "weight of the replayed labels' loss"})
+
+        def __post_init__(self) -> None:
+            check_buffer(self.buffer)
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

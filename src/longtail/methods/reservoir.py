@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from longtail.memory import ReservoirBuffer
-from longtail.methods.base import Method, detach, join, rows_of, size_of
+from longtail.methods.base import Method, check_buffer, detach, join, rows_of, size_of
 from longtail.tasks import Batch
 
 
@@ -26,6 +26,9 @@ class Reservoir(Method):
     @dataclass(frozen=True)
     class Settings(Method.Settings):
         buffer: int = field(default=500, metadata={"help": "examples the buffer holds"})
+
+        def __post_init__(self) -> None:
+            check_buffer(self.buffer)
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

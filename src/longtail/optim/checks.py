@@ -1,5 +1,6 @@
 """Settings a user may get wrong, in the words that ``torch.optim`` uses."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +10,7 @@ MOMENTS = ("reset", "ema", "task")
 
 def check_settings(group: dict[str, Any]) -> None:
     """Raise for the first bad value among the settings of a parameter group."""
+    _check_types(group)
     lr, betas = group["lr"], group["betas"]
     eager_foreach = group["foreach"] and not group["capturable"]
     if isinstance(lr, Tensor):
@@ -50,3 +52,15 @@ def check_settings(group: dict[str, Any]) -> None:
             raise RuntimeError("`fused` does not support `differentiable`")
         if group["foreach"]:
             raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+
+
+def _check_types(group: dict[str, Any]) -> None:
+    """A comparison would fail for these too, but without saying which setting it was."""
+    betas = group["betas"]
+    if isinstance(betas, str) or not isinstance(betas, Iterable):
+        raise ValueError(f"Invalid betas: {betas!r}, two are needed")
+    named = {name: group[name] for name in ("lr", "eps", "weight_decay", "beta3")}
+    named |= {f"betas[{i}]": beta for i, beta in enumerate(betas)}
+    for name, value in named.items():
+        if not hasattr(value, "__float__"):  # numbers and tensors have it, text and None do not
+            raise ValueError(f"Invalid {name} value: {value!r}, a number is needed")
