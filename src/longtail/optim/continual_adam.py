@@ -92,6 +92,9 @@ class ContinualAdam(Optimizer):
         untouched.
 
     References:
+        Continual Learning of Numerous Tasks from Long-tail Distributions,
+        https://arxiv.org/abs/2404.02754
+
         Adam: A Method for Stochastic Optimization, https://arxiv.org/abs/1412.6980
     """
 
@@ -376,8 +379,8 @@ class ContinualAdamW(ContinualAdam):
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
         lr, betas, eps: as for :class:`ContinualAdam`.
-        weight_decay: decoupled decay :math:`\lambda`; each step multiplies by ``1 - lr *
-        weight_decay``.
+        weight_decay: decoupled decay :math:`\lambda`; each step multiplies by
+            ``1 - lr * weight_decay``.
         settings: ``beta3``, ``first_moment``, ``second_moment``, ``foreach``, ``maximize``,
             ``capturable``, ``differentiable`` and ``fused``, as for :class:`ContinualAdam`.
 
@@ -400,6 +403,9 @@ class ContinualAdamW(ContinualAdam):
         in torch, so that settings carry over. The rest as for :class:`ContinualAdam`.
 
     References:
+        Continual Learning of Numerous Tasks from Long-tail Distributions,
+        https://arxiv.org/abs/2404.02754
+
         Decoupled Weight Decay Regularization, https://arxiv.org/abs/1711.05101
     """
 
