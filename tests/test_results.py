@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from made_up_runs import config, identity, sizes, write_run, write_stack, write_study
 
+from longtail.jobs import finished_ids
 from longtail.labels import policy_name
+from longtail.report.command import write
 from longtail.results import load
 
 
@@ -60,7 +62,7 @@ def test_unfinished_cut_off_damaged_and_failed_runs_are_told_apart(tmp_path: Pat
     results = load(tmp_path)
     assert {r.seed: r.status for r in results.runs} == {0: "unfinished", 2: "failed", 3: "finished"}
     assert len(results.problems) == 1
-    assert results.problems[0].startswith("b cannot be read")
+    assert "b cannot be read: summary.json" in results.problems[0]
     assert results.state == "1 of 3 runs finished, 1 failed."
     assert results.runs[0].scores is not None
 
@@ -85,3 +87,62 @@ def test_ablation_rows_are_named_by_what_they_do():
 def test_missing_folder_is_named(tmp_path: Path):
     with pytest.raises(ValueError, match="nowhere"):
         load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04cut", b"[1", b"[1]", b'"x"', b"3", b"\xff\xfe"]
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plan.json",
+        "a/timing.json",
+        "a/tasks.json",
+        "a/summary.json",
+        "a/scores.jsonl",
+        "s/runs.json",
+        "s/timing.json",
+        "s/tasks.json",
+        "s/scores.npz",
+    ],
+)
+def test_damaged_file_is_named_and_the_report_is_made(tmp_path: Path, name: str, content: bytes):
+    for seed, folder in enumerate("ab"):
+        write_run(tmp_path / folder, config(seed=seed))
+    write_stack(tmp_path / "s", [config("ewc", seed=s) for s in (0, 1)])
+    (tmp_path / name).write_bytes(content)
+    results = load(tmp_path)
+    write(results, tmp_path / "report", with_figures=False, with_page=False)
+    assert [run.scores is not None for run in results.finished].count(True) >= 2
+    cut_off = name == "a/scores.jsonl" and content in (b"", b"PK\x03\x04cut", b"[1")
+    if not cut_off:  # which is what an interrupted run leaves
+        assert any(name.partition("/")[2] in problem for problem in results.problems)
+
+
+def test_truncated_scores_of_a_stack_are_named(tmp_path: Path):
+    write_stack(tmp_path / "s", [config(seed=s) for s in (0, 1)])
+    file = tmp_path / "s" / "scores.npz"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    results = load(tmp_path)
+    written = write(results, tmp_path / "report", with_figures=False)
+    assert "scores.npz cannot be read" in written["page"].read_text()
+    assert len(results.problems) == 1
+
+
+def test_metrics_that_are_no_numbers_and_odd_plans_are_left_out(tmp_path: Path):
+    write_run(tmp_path / "a", config())
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    (tmp_path / "a" / "summary.json").write_text(json.dumps({**summary, "RP": "x", "LP": [1]}))
+    (tmp_path / "plan.json").write_text('{"runs": 3, "report": [], "select": "x"}')
+    results = load(tmp_path)
+    write(results, tmp_path / "report", with_figures=False)
+    assert np.isnan(results.runs[0].metric("RP"))
+    assert len(results.problems) == 5
+
+
+def test_unreadable_end_of_a_stack_is_not_finished(tmp_path: Path, capsys):
+    write_stack(tmp_path / "stacks" / "s", [config(seed=s) for s in (0, 1)])
+    assert len(finished_ids(tmp_path)) == 2
+    (tmp_path / "stacks" / "s" / "runs.json").write_text("[{")
+    assert finished_ids(tmp_path) == set()
+    assert str(tmp_path / "stacks" / "s" / "runs.json") in capsys.readouterr().err

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from longtail.files import FolderLock, write_json
-from longtail.jobs import Job, Options, finished_ids, make_jobs, name
+from longtail.jobs import Job, Options, make_jobs, name
 from longtail.loggers import LOGGERS
 from longtail.overview import Overview, overview
+from longtail.reading import read_plan
 from longtail.study import Planned, Study, expand, matching, read
 from longtail.values import unknown
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if not wanted:
         raise ValueError(f"no run of {args.file} matches {' '.join(args.only)}")
     out = args.out or Path("runs") / study.name
-    earlier = _read_plan(out).get("stacks", {})
+    earlier = read_plan(out, []).get("stacks", {})
     jobs = make_jobs(
         wanted, out, stack=study.stack, earlier=earlier, device=args.device, workers=args.jobs
     )
@@ -69,13 +70,6 @@ def make_plan(
         "runs": [{"id": run.id, "labels": run.labels} for run in planned],
         "stacks": {**earlier, **stacks},
     }
-
-
-def _read_plan(out: Path) -> dict[str, Any]:
-    try:
-        return json.loads((out / "plan.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
 
 
 def execute_jobs(
@@ -132,7 +126,6 @@ def dry_run(
     study: Study, wanted: list[Planned], jobs: list[Job], out: Path, args: argparse.Namespace
 ) -> int:
     """Every run with its id and state, then what executing the rest would take."""
-    done = finished_ids(out)
     of = {config.id: job for job in jobs for config in job.configs}
     if args.json:
         for run in wanted:
@@ -141,7 +134,7 @@ def dry_run(
                 "id": run.id,
                 **run.labels,
                 "seed": run.config.seed,
-                "finished": run.id in done,
+                "finished": run.id not in of,
             }
             print(json.dumps({**entry, "folder": job.folder if job else None}))
         return 0

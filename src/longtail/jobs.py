@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from longtail.files import write_json
 from longtail.loggers import log_result, logged
 from longtail.machine import data_memory
 from longtail.progress import Reporter
+from longtail.reading import parse_json, read_entries
 from longtail.results import load
 from longtail.run_folder import execute, execute_stack
 from longtail.settings import RunConfig, stack_key
@@ -47,10 +49,22 @@ class Options:
 
 def finished_ids(out: Path) -> set[str]:
     """Ids of the runs that need not be computed again."""
-    found = {path.parent.name for path in out.glob("runs/*/summary.json")}
-    for path in out.glob("stacks/*/runs.json"):
-        found |= {entry["id"] for entry in json.loads(path.read_text(encoding="utf-8"))}
+    found = set()
+    for path in (*out.glob("runs/*/summary.json"), *out.glob("stacks/*/runs.json")):
+        try:
+            found |= _ids(path)
+        except (OSError, ValueError) as error:
+            text = f"{path} cannot be read ({error}): what it stood for is not finished"
+            print(f"longtail: {text}", file=sys.stderr)
     return found
+
+
+def _ids(path: Path) -> set[str]:
+    """Ids of the runs that a summary.json or a runs.json ends."""
+    if path.name == "runs.json":
+        return {entry["id"] for entry in read_entries(path)}
+    parse_json(path, dict)
+    return {path.parent.name}
 
 
 def make_jobs(
@@ -159,6 +173,7 @@ def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None
             "threads": options.threads,
             "snapshot_minutes": options.snapshot_minutes,
         }
+        _clear_damaged(folder / ("runs.json" if job.stacked else "summary.json"))
         if job.stacked:
             execute_stack(job.configs, folder, reporter=tell, **keywords)
             for run in load(folder).runs if options.log else ():
@@ -171,6 +186,16 @@ def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None
         return f"{type(error).__name__}: {error}"
     (folder / "error.json").unlink(missing_ok=True)
     return None
+
+
+def _clear_damaged(path: Path) -> None:
+    """Removes an end mark that says nothing, which would keep the job from being done again."""
+    try:
+        _ids(path)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        path.unlink()
 
 
 def record_failure(folder: Path, error: str, details: str = "") -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from longtail.labels import label
+from longtail.reading import note, parse_json, read_entries, read_json, read_plan, why
 
 METRICS = ("RP", "LP", "FGT", "BWT")
 SKIPPED = {"snapshot", "figures", "tensorboard", "wandb", "mlruns", "logs", ".git", "__pycache__"}
@@ -53,6 +54,7 @@ class Result:
     member: int | None = None  # its row in the scores.npz of a stack
     labels: dict[str, Any] = field(default_factory=dict)
     stack: _Stack | None = None
+    problems: list[str] = field(default_factory=list)  # shared with `Results`
 
     @property
     def seed(self) -> int:
@@ -67,14 +69,22 @@ class Result:
         value: Any = self.summary
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        return float("nan") if value is None else float(value)
+        try:
+            return _number(value)
+        except (TypeError, ValueError):
+            note(self.problems, self.folder, f"{name} of {self.id} is {value!r}, not a number")
+            return float("nan")
 
     @cached_property
     def scores(self) -> TaskScores | None:
         """None where the run has not been evaluated or its file cannot be read."""
         try:
             return self.stack.scores(self.member or 0) if self.stack else self._replay()
-        except (OSError, ValueError, KeyError):
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # a damaged file may make its reader raise anything
+            name = "scores.npz" if self.stack else "scores.jsonl"
+            note(self.problems, self.folder / name, f"cannot be read: {why(error)}")
             return None
 
     def evaluations(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
@@ -96,9 +106,10 @@ class Result:
         rows = list(self.evaluations())
         if not rows:
             return None
-        tasks = _json(self.folder / "tasks.json", {})
+        tasks = read_json(self.folder / "tasks.json", dict, self.problems)
         count = 1 + max(int(index.max()) for _, index, _ in rows if len(index))
-        count = max(count, len(tasks.get("names", [])))
+        names = _names(tasks, self.folder, self.problems)
+        count = max(count, len(names))
         test_sizes = _sizes(tasks.get("test_sizes"), count)
         own, best, last = (np.full(count, np.nan) for _ in range(3))
         after, curve = [], []
@@ -114,9 +125,8 @@ class Result:
                 weights = np.ones(len(index)) if test_sizes is None else test_sizes[index]
                 after.append(learned + 1)
                 curve.append(float(np.average(values, weights=weights)))
-        names = tasks.get("names") or [f"task {i + 1}" for i in range(count)]
         return TaskScores(
-            list(map(str, names)),
+            names if len(names) == count else [f"task {i + 1}" for i in range(count)],
             _sizes(tasks.get("train_sizes"), count),
             test_sizes,
             own,
@@ -130,17 +140,18 @@ class Result:
 class _Stack:
     """The scores.npz that the runs of one stack share, read once and only when asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, problems: list[str]) -> None:
+        self.folder, self.problems = folder, problems
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        with np.load(self.folder / "scores.npz") as file:
+        with open(self.folder / "scores.npz", "rb") as opened, np.load(opened) as file:
             return {name: file[name] for name in file.files}
 
     @cached_property
-    def names(self) -> list[str] | None:
-        return _json(self.folder / "tasks.json", {}).get("names")
+    def names(self) -> list[str]:
+        tasks = read_json(self.folder / "tasks.json", dict, self.problems)
+        return _names(tasks, self.folder, self.problems)
 
     def scores(self, member: int) -> TaskScores:
         a = self.arrays
@@ -151,7 +162,7 @@ class _Stack:
         }
         count = a["own"].shape[-1]
         return TaskScores(
-            self.names or [f"task {i + 1}" for i in range(count)],
+            self.names if len(self.names) == count else [f"task {i + 1}" for i in range(count)],
             sizes.get("train_sizes"),
             sizes.get("test_sizes"),
             a["own"][member],
@@ -195,22 +206,24 @@ def load(folder: Path) -> Results:
     if not folder.is_dir():
         raise ValueError(f"No folder {folder}")
     problems: list[str] = []
-    plan = _json(folder / "plan.json", {})
+    plan = read_plan(folder, problems)
     found: dict[str, Result] = {}
     for where, names, files in os.walk(folder):
         names[:] = sorted(name for name in names if name not in SKIPPED)
         path = Path(where)
         try:
             if "runs.json" in files:
-                runs = _read_stack(path)
+                runs = _read_stack(path, problems)
             elif "stack.json" in files:
-                runs = _read_begun_stack(path)
+                runs = _read_begun_stack(path, problems)
             elif "config.toml" in files:
-                runs = [_read_run(path, files)]
+                runs = [_read_run(path, files, problems)]
             else:
                 continue
+            for run in runs:
+                _ = run.seed  # which must be a number
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{path.relative_to(folder)} cannot be read: {error}")
+            note(problems, path, f"cannot be read: {why(error)}")
             continue
         for run in runs:
             known = found.get(run.id)
@@ -220,21 +233,21 @@ def load(folder: Path) -> Results:
     return Results(folder, runs, plan, problems)
 
 
-def _read_run(folder: Path, files: list[str]) -> Result:
+def _read_run(folder: Path, files: list[str], problems: list[str]) -> Result:
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-    error = _json(folder / "error.json", {}).get("error") if "error.json" in files else None
-    summary = {}
-    if "summary.json" in files:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    error = _error(folder, problems)
+    summary = parse_json(folder / "summary.json", dict) if "summary.json" in files else {}
     status = "finished" if summary else "failed" if error else "unfinished"
-    timing = _json(folder / "timing.json", {})
-    return Result(_identity(config), folder, config, status, summary, timing, error)
+    timing = read_json(folder / "timing.json", dict, problems)
+    return Result(
+        _identity(config), folder, config, status, summary, timing, error, problems=problems
+    )
 
 
-def _read_stack(folder: Path) -> list[Result]:
-    entries = json.loads((folder / "runs.json").read_text(encoding="utf-8"))
-    timing = _json(folder / "timing.json", {})
-    shared = _Stack(folder)
+def _read_stack(folder: Path, problems: list[str]) -> list[Result]:
+    entries = read_entries(folder / "runs.json")
+    timing = read_json(folder / "timing.json", dict, problems)
+    shared = _Stack(folder, problems)
     return [
         Result(
             entry["id"],
@@ -245,17 +258,26 @@ def _read_stack(folder: Path) -> list[Result]:
             timing,
             member=i,
             stack=shared,
+            problems=problems,
         )
         for i, entry in enumerate(entries)
     ]
 
 
-def _read_begun_stack(folder: Path) -> list[Result]:
+def _read_begun_stack(folder: Path, problems: list[str]) -> list[Result]:
     """The runs of a stack that has not come to its end."""
-    error = _json(folder / "error.json", {}).get("error")
+    error = _error(folder, problems)
     status = "failed" if error else "unfinished"
-    members = json.loads((folder / "stack.json").read_text(encoding="utf-8"))
-    return [Result(i, folder, config, status, error=error) for i, config in members.items()]
+    members = parse_json(folder / "stack.json", dict)
+    return [
+        Result(i, folder, config, status, error=error, problems=problems)
+        for i, config in members.items()
+    ]
+
+
+def _error(folder: Path, problems: list[str]) -> str | None:
+    found = read_json(folder / "error.json", dict, problems).get("error")
+    return None if found is None else str(found)
 
 
 def _identity(config: dict[str, Any]) -> str:
@@ -263,11 +285,12 @@ def _identity(config: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _json(path: Path, default: Any) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return default
+def _names(tasks: dict[str, Any], folder: Path, problems: list[str]) -> list[str]:
+    names = tasks.get("names", [])
+    if isinstance(names, list):
+        return list(map(str, names))
+    note(problems, folder / "tasks.json", f"has names = {names!r}, which is not a list")
+    return []
 
 
 def _number(value: Any) -> float:
@@ -275,6 +298,6 @@ def _number(value: Any) -> float:
 
 
 def _sizes(values: Any, count: int) -> np.ndarray | None:
-    if values is None or len(values) < count:
+    if not isinstance(values, list) or len(values) < count:
         return None
     return np.asarray(values, dtype=np.float64)

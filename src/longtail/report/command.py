@@ -64,6 +64,8 @@ def write(
     out.mkdir(parents=True, exist_ok=True)
     select(results)
     groups = group(results.runs)
+    for run_ in results.finished if with_figures or with_page else ():
+        _ = run_.scores  # read now, so that the page can name what cannot be read
     table = tables.build(results, groups)
     report = results.plan.get("report", {})
     claims = checks.run(report.get("checks", []), table.rows) if groups else []

@@ -31,7 +31,8 @@ def provenance(results: Results) -> dict[str, Any]:
     for timing in timings.values():
         for key, value in _leaves(timing):
             if key.endswith("seconds"):
-                seconds += float(value) if key == "seconds" else 0.0
+                number = key == "seconds" and isinstance(value, int | float)
+                seconds += float(value) if number else 0.0
             else:
                 collected.setdefault(key, []).append(str(value))
     if seconds:
