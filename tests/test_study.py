@@ -10,6 +10,8 @@ import pytest
 
 from longtail import cli
 from longtail.jobs import make_jobs
+from longtail.machine import commit
+from longtail.overview import Overview
 from longtail.results import load
 from longtail.study import expand, matching, parse_seeds, read
 
@@ -180,6 +182,30 @@ def test_only_executes_what_matches_and_the_report_counts_the_rest(tmp_path: Pat
     assert load(out).state == "2 of 4 runs finished."
 
 
+def test_other_seeds_keep_the_finished_runs_and_the_report_says_where_from(tmp_path: Path, capsys):
+    out, path = tmp_path / "out", study_file(tmp_path)
+    assert study(path, "--out", out, "--no-report") == 0
+    assert "RP 0." in capsys.readouterr().out
+    assert study(path, "--out", out, "--seeds", 2) == 0
+    table = json.loads((out / "table.json").read_text())
+    assert [row["seeds"] for row in table["rows"]] == [3, 3]
+    assert table["provenance"]["command"] == "longtail study tiny.toml --out out --seeds 2"
+    assert table["provenance"].get("commit") == commit()
+    path = study_file(tmp_path, evaluate_every="evaluate_every = 3")
+    assert study(path, "--out", out, "--seeds", 3, "--no-report") == 0
+    assert load(out).state == "2 of 2 runs finished."
+
+
+def test_running_rp_is_not_forgotten(tmp_path: Path):
+    (job,) = make_jobs(expand(read(study_file(tmp_path))), tmp_path, stack=True, earlier={})
+    shown = Overview([job], 0)
+    progress = {"done": 1, "tasks": 2, "seconds_left": None}
+    for rp in (0.5, None):
+        shown.event("progress", job, {**progress, "rp": rp})
+    shown.event("finished", job, {"rp": None})
+    assert shown.states[job.id].rp == 0.5
+
+
 def test_unfinished_stack_goes_on_as_it_was_begun(tmp_path: Path):
     runs = expand(read(study_file(tmp_path)))
     (job,) = make_jobs(runs, tmp_path, stack=True, earlier={})
@@ -235,12 +261,19 @@ def test_two_processes_write_the_same_files_as_one(tmp_path: Path):
 def contents(folder: Path) -> dict[str, bytes]:
     """Files that follow from the settings: all but times, locks and snapshots."""
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        str(path.relative_to(folder)): _without_command(path)
         for path in folder.rglob("*")
         if path.is_file()
         and path.name not in ("timing.json", ".lock")
         and "snapshot" not in path.parts
     }
+
+
+def _without_command(path: Path) -> bytes:
+    if path.name != "plan.json":
+        return path.read_bytes()
+    plan = json.loads(path.read_text())
+    return json.dumps({k: v for k, v in plan.items() if k != "command"}).encode()
 
 
 @pytest.mark.slow

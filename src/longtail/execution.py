@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from longtail.files import FolderLock, write_json
-from longtail.jobs import Job, Options, make_jobs, name
+from longtail.jobs import Job, Options, finished_ids, make_jobs, name
 from longtail.loggers import LOGGERS
 from longtail.overview import Overview, overview
 from longtail.reading import read_plan
-from longtail.study import Planned, Study, expand, matching, read
+from longtail.study import Planned, Study, add_arguments, expand, matching, read
 from longtail.values import unknown
 
 MOST_SHOWN = 200
@@ -37,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     if not wanted:
         raise ValueError(f"no run of {args.file} matches {' '.join(args.only)}")
     out = args.out or Path("runs") / study.name
-    earlier = read_plan(out, []).get("stacks", {})
+    before = read_plan(out, [])
+    earlier = before.get("stacks", {})
     jobs = make_jobs(
         wanted, out, stack=study.stack, earlier=earlier, device=args.device, workers=args.jobs
     )
@@ -45,12 +48,40 @@ def run(args: argparse.Namespace) -> int:
         return dry_run(study, wanted, jobs, out, args)
     with FolderLock(out):
         shutil.copyfile(args.file, out / "study.toml")
-        write_json(out / "plan.json", make_plan(study, args.file, planned, jobs, earlier))
+        listed = with_earlier(study, planned, before, finished_ids(out))
+        plan = make_plan(study, args.file, listed, jobs, earlier)
+        write_json(out / "plan.json", {**plan, "command": command_line(args)})
         done = len(wanted) - sum(len(job.configs) for job in jobs)
         shown = overview(jobs, done, quiet=args.quiet, as_json=args.json)
         if jobs:
             execute_jobs(jobs, out, study, args, shown)
     return conclude(out, shown, args)
+
+
+def with_earlier(
+    study: Study, planned: list[Planned], before: dict[str, Any], done: set[str]
+) -> list[Planned]:
+    """The runs of now, and finished ones that this study stood for with other seeds."""
+    entries = [e for e in before.get("runs", []) if before.get("name") == study.name]
+    seeds = {e["seed"] for e in entries if type(e.get("seed")) is int} | set(study.seeds)
+    keep = {e["id"] for e in entries if e["id"] in done} | {run.id for run in planned}
+    return [run for run in expand(replace(study, seeds=sorted(seeds))) if run.id in keep]
+
+
+def command_line(args: argparse.Namespace) -> str:
+    """The command with the arguments that are not defaults; of absolute paths the last part."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = ["longtail", "study"]
+    for action in parser._actions:
+        value = getattr(args, action.dest, action.default)
+        if value == action.default or action.dest == "help":
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            words += action.option_strings[-1:]
+            if one is not True:
+                words.append(one.name if isinstance(one, Path) and one.is_absolute() else str(one))
+    return shlex.join(words)
 
 
 def make_plan(
@@ -67,7 +98,7 @@ def make_plan(
         "file": file.name,
         "report": study.report,
         "select": study.select,
-        "runs": [{"id": run.id, "labels": run.labels} for run in planned],
+        "runs": [{"id": run.id, "seed": run.config.seed, "labels": run.labels} for run in planned],
         "stacks": {**earlier, **stacks},
     }
 

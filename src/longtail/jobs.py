@@ -14,7 +14,7 @@ from typing import Any
 from longtail import benchmarks
 from longtail.files import write_json
 from longtail.loggers import log_result, logged
-from longtail.machine import data_memory
+from longtail.machine import commit, data_memory
 from longtail.progress import Reporter
 from longtail.reading import parse_json, read_entries
 from longtail.results import load
@@ -167,6 +167,7 @@ def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None
     A request to stop (`Stopped`) passes through: the state is saved and the job is not failed.
     """
     folder = out / job.folder
+    commit()  # of the code that begins the run, whatever is checked out when it ends
     try:
         keywords: dict[str, Any] = {
             "device": options.device,
@@ -175,7 +176,10 @@ def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None
         }
         _clear_damaged(folder / ("runs.json" if job.stacked else "summary.json"))
         if job.stacked:
-            execute_stack(job.configs, folder, reporter=tell, **keywords)
+            entries = execute_stack(job.configs, folder, reporter=tell, **keywords)
+            found = [e["summary"].get("RP") for e in entries]
+            known = [rp for rp in found if rp is not None]
+            tell.finish({"RP": sum(known) / len(known) if known else None}, str(folder))
             for run in load(folder).runs if options.log else ():
                 log_result(run, options.log, folder / "logs" / run.id)
         else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,25 @@ def versions() -> dict[str, str]:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = "unknown"
+    if described := commit():
+        found["commit"] = described
     return found
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the checkout that longtail runs from, None where it was installed.
+
+    The first answer stays, since this process goes on with the code that it has read.
+    """
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    if not (here.parents[1] / ".git").exists():
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        return done.stdout.strip()
+    return None
 
 
 def hardware(device: torch.device | str) -> dict[str, Any]:

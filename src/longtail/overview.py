@@ -51,12 +51,14 @@ class Overview:
             state.status, state.began = "running", time.monotonic()
         elif kind == "progress":
             state.done, state.tasks = content["done"], content["tasks"]
-            state.rp, state.left = content["rp"], content["seconds_left"]
+            state.left = content["seconds_left"]
+            state.rp = state.rp if content["rp"] is None else content["rp"]
         elif kind in ("finished", "failed", "stopped"):
             state.status, state.error = kind, content.get("error")
             state.took = time.monotonic() - state.began if state.began else 0.0
             if kind == "finished":
-                state.rp, state.done = content.get("rp", state.rp), state.tasks
+                state.done = state.tasks
+                state.rp = state.rp if content.get("rp") is None else content["rp"]
         self.show(kind, job, state, content)
 
     def show(self, kind: str, job: Job, state: State, content: dict[str, Any]) -> None: ...

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import longtail
+from longtail.machine import commit
 from longtail.results import Results
 
 
@@ -15,11 +13,12 @@ def provenance(results: Results) -> dict[str, Any]:
     """Collected from the runs' timing.json; a stack's time counts once."""
     timings = {str(run.folder): run.timing for run in results.finished}
     found: dict[str, Any] = {"report_by": f"longtail {longtail.__version__}", "runs": results.state}
-    if commit := _commit():
-        found["commit"] = commit
+    if described := commit():
+        found["report_commit"] = described
     if "name" in results.plan:
         found["study"] = results.plan["name"]
-        found["command"] = f"longtail study {results.plan.get('file', '')}".strip()
+        usual = f"longtail study {results.plan.get('file', '')}".strip()
+        found["command"] = str(results.plan.get("command", usual))
     benchmarks = sorted({str(run.config.get("benchmark")) for run in results.finished})
     if benchmarks:
         found["benchmark"] = ", ".join(benchmarks)
@@ -34,6 +33,7 @@ def provenance(results: Results) -> dict[str, Any]:
                 number = key == "seconds" and isinstance(value, int | float)
                 seconds += float(value) if number else 0.0
             else:
+                key = "commit" if key == "versions.commit" else key
                 collected.setdefault(key, []).append(str(value))
     if seconds:
         found["seconds"] = round(seconds, 1)
@@ -44,18 +44,6 @@ def provenance(results: Results) -> dict[str, Any]:
         else:
             found[key] = f"{different[0]} to {different[-1]}"
     return found
-
-
-def _commit() -> str | None:
-    """The commit of the checkout that longtail runs from, None where it was installed."""
-    here = Path(longtail.__file__).parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
-    if not (here.parents[1] / ".git").exists():
-        return None
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-        return done.stdout.strip()
-    return None
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
