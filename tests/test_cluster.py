@@ -28,6 +28,21 @@ evaluate_every = 50
 """
 
 
+def test_without_an_address_ray_starts_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ray = pytest.importorskip("ray")
+    from longtail.cluster import run_ray
+
+    class AskedError(Exception): ...
+
+    def init(address: str, **_: object) -> None:
+        raise AskedError(address)
+
+    monkeypatch.setattr(ray, "init", init)
+    for address, expected in ((None, "local"), ("auto", "auto")):
+        with pytest.raises(AskedError, match=expected):
+            run_ray([], tmp_path, Options(), Overview([], 0), {}, address=address)
+
+
 def test_folders_travel_whole(tmp_path: Path):
     source, target = tmp_path / "a", tmp_path / "b"
     (source / "snapshot").mkdir(parents=True)

@@ -139,7 +139,7 @@ def run_ray(
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     started = not ray.is_initialized()
     if started:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.WARNING)
     cpus, gpus = float(resources.get("cpus", 1)), float(resources.get("gpus", 0))
     options = dataclasses.replace(options, threads=max(1, int(cpus)))
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
