@@ -30,6 +30,8 @@ def main() -> int:
     figures = sorted((args.out / "figures").glob("*difference*.svg"))
     for path in figures or sorted((args.out / "figures").glob("*.svg")):
         print(f"figure: {path}")
+    if (args.out / "report.html").exists():
+        print(f"page: {args.out / 'report.html'}")
     return code
 
 

@@ -76,7 +76,7 @@ def test_fourteen_methods_of_20399_tasks_still_fit(tmp_path: Path):
     assert len(packed) * 4 / 3 < 3e6
 
 
-@pytest.mark.parametrize("content", ["empty", "unfinished", "damaged"])
+@pytest.mark.parametrize("content", ["unfinished", "damaged"])
 def test_nothing_to_show_is_said_in_a_sentence(tmp_path: Path, capsys, content: str):
     if content == "unfinished":
         write_run(tmp_path / "a", config(), finished=False)
@@ -88,6 +88,14 @@ def test_nothing_to_show_is_said_in_a_sentence(tmp_path: Path, capsys, content: 
     assert "Nothing to put into a table yet" in said.out
     assert "no run in this folder has finished" in (tmp_path / "report.html").read_text()
     assert ("cannot be read" in said.out) == (content == "damaged")
+
+
+def test_folder_without_runs_gets_nothing(tmp_path: Path, capsys):
+    assert report(tmp_path) == 2
+    said = capsys.readouterr()
+    assert "No runs in" in said.err
+    assert not said.out
+    assert not list(tmp_path.iterdir())
 
 
 def test_missing_folder_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys):

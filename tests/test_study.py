@@ -186,14 +186,16 @@ def test_other_seeds_keep_the_finished_runs_and_the_report_says_where_from(tmp_p
     out, path = tmp_path / "out", study_file(tmp_path)
     assert study(path, "--out", out, "--no-report") == 0
     assert "RP 0." in capsys.readouterr().out
-    assert study(path, "--out", out, "--seeds", 2) == 0
+    assert study(path, "--out", out, "--seeds", 2, "--quiet") == 0
+    assert not capsys.readouterr().out
     table = json.loads((out / "table.json").read_text())
     assert [row["seeds"] for row in table["rows"]] == [3, 3]
-    assert table["provenance"]["command"] == "longtail study tiny.toml --out out --seeds 2"
+    assert table["provenance"]["command"] == "longtail study tiny.toml --out out --seeds 2 --quiet"
     assert table["provenance"].get("commit") == commit()
     path = study_file(tmp_path, evaluate_every="evaluate_every = 3")
     assert study(path, "--out", out, "--seeds", 3, "--no-report") == 0
     assert load(out).state == "2 of 2 runs finished."
+    assert load(out).problems[0].startswith("6 runs in this folder are not in its plan.json")
 
 
 def test_running_rp_is_not_forgotten(tmp_path: Path):

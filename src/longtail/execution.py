@@ -149,7 +149,7 @@ def conclude(out: Path, shown: Overview, args: argparse.Namespace) -> int:
         results = load(out)
         written = write(results, out)
         if not args.json:
-            show(results, written, Console(), quiet=args.quiet)
+            show(results, {} if args.quiet else written, Console(), quiet=args.quiet)
     return 1 if failed else 0
 
 

@@ -230,6 +230,8 @@ def load(folder: Path) -> Results:
             if known is None or (known.status != "finished" and run.status == "finished"):
                 found[run.id] = run
     runs = label(list(found.values()), plan)
+    if left := len(found) - len(runs):
+        problems.append(f"{left} runs in this folder are not in its plan.json and left out.")
     return Results(folder, runs, plan, problems)
 
 

@@ -31,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
     if args.folder is None:
         raise ValueError("Name a folder of runs, or two with --compare A B")
     results = load(args.folder)
+    if not results.runs and not results.problems:
+        raise ValueError(f"{results.state} Nothing is written.")
     if args.parquet:
         from longtail.report.export import write_parquet
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from longtail.report.formats import as_html
 from longtail.report.groups import METHOD_NAMES
+from longtail.report.statistics import EXACT_UP_TO, SAMPLES
 from longtail.report.tables import Table, number
 from longtail.results import Result, Results
 
@@ -148,10 +149,12 @@ def statistics_section(tests: list[dict[str, Any]], table: Table) -> str:
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
     first, second = tests[0]["pair"]
     few = max(t["n"] for t in tests)
-    bound = f"With {few} seed{'s' * (few != 1)} p cannot be below {2 / 2.0**few:.2g}."
+    least = min(t["smallest_p"] for t in tests)
+    bound = f"With {few} seed{'s' * (few != 1)} p cannot be below {least:.2g}."
     note = (
-        f"{escape(first)} minus {escape(second)}, paired by seed: exact sign-flip test, interval "
-        "from Student's t, Hedges' g of the paired differences, Holm's correction over the rows of "
+        f"{escape(first)} minus {escape(second)}, paired by seed: sign-flip test "
+        f"(exact up to {EXACT_UP_TO} seeds, {SAMPLES:,} random patterns above), interval from "
+        "Student's t, Hedges' g of the paired differences, Holm's correction over the rows of "
         f"a metric. {bound}"
     )
     return (

@@ -2,12 +2,12 @@ r"""Paired comparison of two policies over seeds: a test for few seeds, an effec
 
 With d_s the difference (with MC minus without) of seed s, both runs of a pair sharing their data:
 
-    p   = share of the 2^n sign patterns e with |mean(e d)| >= |mean(d)|   (exact sign-flip test)
+    p   = share of the 2^n sign patterns e with |mean(e d)| >= |mean(d)|   (sign-flip test)
     g   = J(n-1) * mean(d) / sd(d),  J(m) = 1 - 3 / (4m - 1)               (Hedges' g, paired)
     CI  = mean(d) +- t_{n-1, 0.975} * sd(d) / sqrt(n)
 
-The smallest p that n seeds can give is 2 / 2^n, so three seeds can never show p < 0.25: that bound
-is printed too.
+The test is exact up to 16 seeds and sampled above. The smallest p that n seeds can give is 2 / 2^n,
+so three seeds can never show p < 0.25: that bound is printed too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def paired(first: np.ndarray, second: np.ndarray, *, higher_is_better: bool = Tr
     half = _t_quantile(n - 1) * sd / n**0.5
     # With no spread at all the effect size would be infinite: there is none to give.
     effect = (1 - 3 / (4 * (n - 1) - 1)) * mean / sd if sd > 1e-9 * abs(mean) and n > 2 else _NAN
-    p, smallest = sign_flip(d), 2 / 2.0**n
+    p = sign_flip(d)
+    smallest = 2 / 2.0**n if n <= EXACT_UP_TO else 1 / (SAMPLES + 1)
     return Paired(n, mean, mean - half, mean + half, p, smallest, effect, wins)
 
 
