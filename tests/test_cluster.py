@@ -69,7 +69,7 @@ def test_killed_worker_is_replaced_and_the_files_are_the_same(
     monkeypatch.setattr(cluster, "SEND_SECONDS", 0.5)
     (tmp_path / "study.toml").write_text(STUDY)
     runs = expand(read(tmp_path / "study.toml"))
-    options = Options(device="cpu", threads=1, snapshot_minutes=0.005)
+    options = Options(device="cpu", threads=1, snapshot_minutes=0)  # at every step
     here = tmp_path / "here"
     jobs = make_jobs(runs, here, stack=False, earlier={})
     run_here(jobs, here, options, Overview(jobs, 0))
