@@ -191,3 +191,29 @@ def test_large_layers_are_not_joined_but_compute_the_same() -> None:
         for p in range(2):
             for mine, theirs in zip(stack.policy_parameters(p), model.parameters(), strict=True):
                 torch.testing.assert_close(mine.grad[s], theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+class Scaled(nn.Module):
+    """Knows how to run a stack of itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4))
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        raise AssertionError("the stack has a forward of its own")
+
+    @classmethod
+    def forward_stacked(cls, members: list["Scaled"], inputs: dict) -> torch.Tensor:
+        scale = torch.stack([member.scale for member in members])  # [P, S, 4]
+        return inputs["x"] * scale[:, :, None]
+
+
+def test_a_class_may_run_a_stack_of_itself() -> None:
+    models = [Scaled() for _ in range(S)]
+    stack = Replicas(models, policies=2)
+    x = torch.randn(S, B, 4)
+    outputs = stack({"x": x})
+    assert outputs.shape == (2, S, B, 4)
+    for seed, model in enumerate(models):
+        assert torch.equal(outputs[1, seed], x[seed] * model.scale)

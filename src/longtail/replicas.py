@@ -10,8 +10,13 @@ batches). Every parameter gets a leading dimension S and exists once per policy:
 
 A sum over replicas keeps their gradients apart, and for a plain model the same line is the ordinary
 mean. Chains of Linear and pointwise layers run as batched matrix products; the first layer joins
-the policies' weights, [S, P * out, in], so that shared inputs are never copied. Other modules run
-through `torch.func.vmap`.
+the policies' weights, [S, P * out, in], so that shared inputs are never copied. A class that knows
+how to run a stack of itself says so with a class method,
+
+    forward_stacked(members, inputs [S, B, ...]) -> outputs [P, S, B, ...]
+
+where `members` are P modules whose parameters have the leading S. Other modules run through
+`torch.func.vmap`.
 """
 
 from __future__ import annotations
@@ -79,6 +84,9 @@ class Replicas(nn.Module):
     def forward(self, inputs: Any) -> Any:
         if self._chains is not None and isinstance(inputs, Tensor):
             return self._chained(inputs)
+        stacked = getattr(type(self.members[0]), "forward_stacked", None)
+        if stacked is not None:
+            return stacked(list(self.members), inputs)
         outputs = [self._vmapped(member, inputs) for member in self.members]
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *outputs)
 
