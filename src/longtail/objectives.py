@@ -20,6 +20,10 @@ class Objective:
     ``loss`` and ``score`` give one number per example, ``[*lead, B]``: leading dimensions of the
     outputs (replicas) broadcast against targets ``[B]`` or ``[S, B]``. ``further`` names other
     scores of the same outputs, to be reported beside: ``(("top5", top5),)``.
+
+    Outputs too large to store (a vocabulary's logits) say what a method that replays outputs keeps
+    of them, ``remember(outputs)``, and how far outputs are from that, ``distance(outputs, kept)``
+    ``[*lead, B]``.
     """
 
     loss: Callable[[Outputs, Tensor], Tensor]
@@ -27,6 +31,8 @@ class Objective:
     score_name: str
     higher_is_better: bool
     further: tuple[tuple[str, Callable[[Outputs, Tensor], Tensor]], ...] = ()
+    remember: Callable[[Outputs], Any] | None = None
+    distance: Callable[[Outputs, Any], Tensor] | None = None
 
     @property
     def mean_loss(self) -> Callable[[Outputs, Tensor], Tensor] | None:

@@ -57,7 +57,8 @@ class DERPlusPlus(Method):
         )
 
     def observe(self, batch: Batch) -> None:
-        self.buffer.add(*batch, self.outputs)
+        remember = self.objective.remember
+        self.buffer.add(*batch, remember(self.outputs) if remember else self.outputs)
 
     def _forward(self, parts: list[Any], n: int) -> list[Outputs]:
         if self.separate:
@@ -67,6 +68,8 @@ class DERPlusPlus(Method):
 
     def _distance(self, outputs: Outputs, stored: Outputs) -> Tensor:
         """Mean squared difference per example, [*lead, B]; padding does not count."""
+        if self.objective.distance is not None:
+            return self.objective.distance(outputs, stored)
         dims = len(self.lead) + 1
         if isinstance(outputs, Ragged):
             width = max(outputs.padded.shape[dims], stored.padded.shape[dims])
