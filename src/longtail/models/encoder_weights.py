@@ -95,7 +95,7 @@ def read_config(folder: Path) -> EncoderConfig:
         given = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    kind = given.get("model_type")
+    kind = given.get("model_type", "bert")  # absent in the oldest checkpoints and in Oscar's
     if kind not in KINDS:
         raise ValueError(f"{path}: model_type {kind!r} has no fast encoder; known: {[*KINDS]}")
     if given.get("position_embedding_type", "absolute") != "absolute" or given.get("is_decoder"):
@@ -129,7 +129,7 @@ def read_config(folder: Path) -> EncoderConfig:
 
 def read_weights(folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
     """Our parameters, float32, from a checkpoint; what does not fit is listed by name."""
-    path, found = _tensors(folder)
+    path, found = read_tensors(folder)
     shapes, wrong = config.shapes(), []
     weights = {}
     for ours, layers in names(config):
@@ -158,7 +158,7 @@ _STACKED = {
 }
 
 
-def _tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     """All tensors under the names of the bare model: no `bert.` in front, no `gamma`, `beta`."""
     path = folder / "model.safetensors"
     try:
