@@ -11,7 +11,7 @@ images lie end to end in memory-mapped arrays:
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Regions:
         tags: int32 [R], the detector's word for the region, a number in `tag_names`; -1: none.
         tag_names: the words.
         sizes: int32 [K, 2], width and height in pixels; 0 where the files do not say.
+        facts: what was wrong with the files.
     """
 
     images: Sequence[str]
@@ -44,9 +45,10 @@ class Regions:
     tags: np.ndarray
     tag_names: Sequence[str]
     sizes: np.ndarray
+    facts: dict[str, Any] = field(default_factory=dict)
 
     ARRAYS = ("offsets", "features", "boxes", "tags", "sizes")
-    NAMES = ("images", "tag_names")
+    NAMES = ("images", "tag_names", "facts")
 
     @property
     def width(self) -> int:
@@ -123,8 +125,12 @@ def _save(value: Any, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in value.ARRAYS:
         np.save(folder / f"{name}.npy", getattr(value, name))
-    # last: a folder without it is not complete
-    write_json(folder / "names.json", {name: getattr(value, name) for name in value.NAMES})
+    save_names(folder, **{name: getattr(value, name) for name in value.NAMES})
+
+
+def save_names(folder: Path, **names: Any) -> None:
+    """The part that is no array; written last, so that a folder without it is not complete."""
+    write_json(folder / "names.json", names)
 
 
 def _load(kind: type, folder: Path, **others: Any) -> Any:

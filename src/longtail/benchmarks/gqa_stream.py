@@ -38,6 +38,14 @@ class Problems:
         if self.counts[kind] <= self.EXAMPLES:
             self.examples.setdefault(kind, []).append(where)
 
+    def merge(self, kind: str, count: int, examples: list[str]) -> None:
+        """Add what was noted elsewhere, in an earlier reading of files that are cached."""
+        if self.strict:
+            raise ValueError(f"{examples[0]}: {kind}")
+        self.counts[kind] += count
+        self.examples.setdefault(kind, []).extend(examples)
+        del self.examples[kind][self.EXAMPLES :]
+
     def lines(self) -> list[str]:
         """One sentence a kind."""
         return [
