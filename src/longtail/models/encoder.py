@@ -101,7 +101,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """Hidden states [B, T, H] of token ids [B, T]; `mask` is True where a token is real."""
         lifted = [None if x is None else x[None] for x in (ids, types, positions)]
-        stacked = self.stacked_parameters([_Lifted(self)])
+        stacked = self.lifted()
         hidden = self.embed(stacked, *lifted)  # pyright: ignore[reportArgumentType]
         return self.encode(stacked, hidden, mask[None])[0]
 
@@ -112,6 +112,10 @@ class Encoder(nn.Module):
         stacked = members[0].stacked_parameters(members)
         hidden = members[0].encode(stacked, members[0].embed(stacked, ids, *rest), mask)
         return hidden.unflatten(0, stacked.lead)
+
+    def lifted(self) -> Stacked:
+        """The parameters of this one model as a stack with R = 1."""
+        return self.stacked_parameters([_Lifted(self)])
 
     def stacked_parameters(self, members: Sequence[Any]) -> Stacked:
         """The parameters [S, ...] of `members`, joined to [R, ...]; counts a pass in training."""
