@@ -221,7 +221,7 @@ class _Lifted:
         self.encoder, self.seed, self.passes = encoder, encoder.seed, encoder.passes
 
     def get_parameter(self, name: str) -> Tensor:
-        return self.encoder.get_parameter(name)[None]
+        return getattr(self.encoder, name)[None]  # functional_call puts plain tensors there
 
 
 def relative_buckets(width: int, buckets: int, farthest: int = 128) -> Tensor:

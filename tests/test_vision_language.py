@@ -1,0 +1,213 @@
+"""The model is Oscar's: the same numbers as transformers' BERT on the same embeddings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from longtail.models.encoder import Encoder, EncoderConfig
+from longtail.models.vision_language import VisionLanguage
+from longtail.models.vision_language_weights import from_pretrained, keep_words
+from longtail.replicas import Replicas
+
+HIDDEN, WIDTH, ANSWERS, VOCABULARY = 16, 11, 7, 30
+CONFIG = EncoderConfig(VOCABULARY, HIDDEN, layers=2, heads=4, intermediate=24, positions=20)
+
+
+def batch(rows: int = 5, *lead: int, seed: int = 0) -> dict[str, Tensor]:
+    torch.manual_seed(seed)
+    lengths = torch.randint(4, 10, (*lead, rows))
+    ids = torch.randint(4, VOCABULARY, (*lead, rows, 10))
+    return {
+        "ids": ids.masked_fill(torch.arange(10) >= lengths[..., None], 0).int(),
+        "cut": torch.randint(2, 5, (*lead, rows)).int(),
+        "regions": torch.randn(*lead, rows, 4, WIDTH).half(),
+        "count": torch.randint(0, 5, (*lead, rows)).int(),
+    }
+
+
+def oscar_checkpoint(folder: Path, change: dict[str, Any] | None = None) -> dict[str, Tensor]:
+    """A small checkpoint as Oscar's are: names with `bert.`, no model_type, a norm of regions."""
+    torch.manual_seed(1)
+    H, inner = HIDDEN, 24
+    state: dict[str, Tensor] = {
+        "bert.embeddings.word_embeddings.weight": torch.randn(VOCABULARY, H) * 0.3,
+        "bert.embeddings.position_embeddings.weight": torch.randn(20, H) * 0.3,
+        "bert.embeddings.token_type_embeddings.weight": torch.randn(2, H),
+        "bert.img_embedding.weight": torch.randn(H, WIDTH),
+        "bert.img_embedding.bias": torch.randn(H),
+        "bert.pooler.dense.weight": torch.randn(H, H),
+        "bert.pooler.dense.bias": torch.randn(H),
+        "classifier.0.weight": torch.randn(3 * H, H),
+        "classifier.0.bias": torch.randn(3 * H),
+        "classifier.2.weight": torch.randn(ANSWERS, 3 * H),
+        "classifier.2.bias": torch.randn(ANSWERS),
+        "cls.seq_relationship.weight": torch.randn(2, H),
+    }
+    linear = {
+        "attention.self.query": (H, H), "attention.self.key": (H, H),
+        "attention.self.value": (H, H), "attention.output.dense": (H, H),
+        "intermediate.dense": (inner, H), "output.dense": (H, inner),
+    }  # fmt: skip
+    norms = ["bert.embeddings.LayerNorm", "bert.LayerNorm"]
+    for layer in range(2):
+        root = f"bert.encoder.layer.{layer}"
+        for name, shape in linear.items():
+            state[f"{root}.{name}.weight"] = torch.randn(shape) * 0.3
+            state[f"{root}.{name}.bias"] = torch.randn(shape[0]) * 0.3
+        norms += [f"{root}.attention.output.LayerNorm", f"{root}.output.LayerNorm"]
+    for name in norms:
+        state[f"{name}.weight"], state[f"{name}.bias"] = torch.rand(H) + 0.5, torch.randn(H)
+    for name, value in (change or {}).items():
+        if value is None:
+            del state[name]
+        else:
+            state[name] = value
+    config = {
+        "vocab_size": VOCABULARY, "hidden_size": H, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": inner, "max_position_embeddings": 20,
+        "type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1, "img_feature_dim": WIDTH, "img_layer_norm_eps": 1e-5,
+        "img_feature_type": "faster_r-cnn", "use_img_layernorm": 1,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    torch.save(state, folder / "pytorch_model.bin")
+    return state
+
+
+def reference(state: dict[str, Tensor], inputs: dict[str, Tensor]) -> Tensor:
+    """Oscar with transformers' BERT: embeddings put together by hand, one row at a time."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, hidden_size=HIDDEN, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=24, max_position_embeddings=20, layer_norm_eps=1e-12,
+    )  # fmt: skip
+    bert = transformers.BertModel(config).eval()
+    own = {name.removeprefix("bert."): value for name, value in state.items()}
+    found = bert.load_state_dict(own, strict=False)
+    assert not found.missing_keys
+    out = []
+    for n in range(len(inputs["ids"])):
+        ids = inputs["ids"][n].long()
+        ids = ids[ids != 0]
+        types = (torch.arange(len(ids)) >= inputs["cut"][n]).long()
+        words = bert.embeddings(input_ids=ids[None], token_type_ids=types[None])
+        regions = inputs["regions"][n, : int(inputs["count"][n])].float()
+        seen = regions @ own["img_embedding.weight"].T + own["img_embedding.bias"]
+        if "LayerNorm.weight" in own:
+            norm = nn.LayerNorm(HIDDEN, eps=1e-5)
+            norm.load_state_dict({k: own[f"LayerNorm.{k}"] for k in ("weight", "bias")})
+            seen = norm(seen)
+        hidden = bert.encoder(torch.cat([words, seen[None]], 1)).last_hidden_state
+        inner = bert.pooler(hidden) @ own["classifier.0.weight"].T + own["classifier.0.bias"]
+        out.append(inner.relu() @ own["classifier.2.weight"].T + own["classifier.2.bias"])
+    return torch.cat(out)
+
+
+def test_an_oscar_checkpoint_gives_oscars_numbers(tmp_path: Path) -> None:
+    state = oscar_checkpoint(tmp_path)
+    model = from_pretrained(tmp_path, WIDTH, ANSWERS, classifier=True).eval()
+    inputs = batch()
+    with torch.no_grad():
+        assert torch.allclose(model(inputs), reference(state, inputs), atol=1e-4)
+
+
+def test_what_lies_under_the_mask_changes_nothing() -> None:
+    torch.manual_seed(0)
+    model = VisionLanguage(Encoder(CONFIG), WIDTH, ANSWERS).eval()
+    inputs = batch()
+    other = {name: value.clone() for name, value in inputs.items()}
+    for n in range(5):
+        other["regions"][n, int(inputs["count"][n]) :] = 5.0
+    assert torch.allclose(model(inputs), model(other), atol=1e-6)
+    seen = {**inputs, "count": torch.full((5,), 4)}
+    assert not torch.allclose(model(inputs), model(seen), atol=1e-6)
+    tags = {**inputs, "cut": inputs["cut"] * 0}
+    assert not torch.allclose(model(inputs), model(tags), atol=1e-6)
+
+
+def test_a_stack_is_its_members() -> None:
+    models = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        models.append(VisionLanguage(Encoder(CONFIG), WIDTH, ANSWERS, region_norm=1e-5))
+    stack = Replicas(models, policies=2)
+    inputs = batch(5, 3)
+    out = stack(inputs)
+    assert out.shape == (2, 3, 5, ANSWERS)
+    for s, model in enumerate(models):
+        alone = model({name: value[s] for name, value in inputs.items()})
+        assert torch.allclose(out[0, s], alone, atol=1e-5)
+        assert torch.allclose(out[1, s], alone, atol=1e-5)
+    out[1].square().sum().backward()
+    grads = [p.grad for p in stack.policy_parameters(1)]
+    assert all(g is not None and g.abs().sum() > 0 for g in grads[:3])
+    assert all(p.grad is None or not p.grad.any() for p in stack.policy_parameters(0))
+
+
+def test_a_plain_encoder_gets_a_fresh_region_projection(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    encoder = Encoder(CONFIG)
+    encoder.save_pretrained(tmp_path)
+    torch.manual_seed(4)
+    model = from_pretrained(tmp_path, width=134, answers=5, dropout=0.0)
+    assert model.region.weight.shape == (HIDDEN, 134)
+    assert model.region_norm is None
+    assert torch.equal(
+        model.encoder.get_parameter("qkv_weight"), encoder.get_parameter("qkv_weight")
+    )
+
+
+def test_a_classifier_is_left_unless_asked_for(tmp_path: Path) -> None:
+    state = oscar_checkpoint(tmp_path)
+    left = from_pretrained(tmp_path, WIDTH, answers=3)
+    assert left.classifier[2].weight.shape[0] == 3
+    assert torch.equal(left.pooler.weight, state["bert.pooler.dense.weight"])
+    with pytest.raises(ValueError, match=r"classifier\.2\.weight is \[7, 48\], not \[3, 48\]"):
+        from_pretrained(tmp_path, WIDTH, answers=3, classifier=True)
+
+
+def test_what_does_not_fit_is_listed_by_name_and_shape(tmp_path: Path) -> None:
+    oscar_checkpoint(tmp_path)
+    with pytest.raises(ValueError, match=r"img_embedding\.weight is \[16, 11\], not \[16, 134\]"):
+        from_pretrained(tmp_path, 134, ANSWERS)
+    oscar_checkpoint(tmp_path, {"bert.img_embedding.bias": None})
+    with pytest.raises(ValueError, match=r"img_embedding\.bias is missing"):
+        from_pretrained(tmp_path, WIDTH, ANSWERS)
+    name = "bert.encoder.layer.1.output.dense.bias"
+    oscar_checkpoint(tmp_path, {name: torch.zeros(3)})
+    with pytest.raises(ValueError, match=r"layer\.1\.output\.dense\.bias is \[3\], not \[16\]"):
+        from_pretrained(tmp_path, WIDTH, ANSWERS)
+
+
+def test_words_nobody_uses_can_be_left_out(tmp_path: Path) -> None:
+    oscar_checkpoint(tmp_path)
+    inputs = batch()
+    kept = [0, *sorted(set(inputs["ids"].flatten().tolist()) - {0})]
+    whole = from_pretrained(tmp_path, WIDTH, ANSWERS, classifier=True).eval()
+    small = from_pretrained(tmp_path, WIDTH, ANSWERS, kept, classifier=True).eval()
+    place = torch.zeros(VOCABULARY, dtype=torch.int32)
+    place[kept] = torch.arange(len(kept), dtype=torch.int32)
+    renumbered = {**inputs, "ids": place[inputs["ids"].long()]}
+    assert torch.equal(whole(inputs), small(renumbered))
+    assert len(small.encoder.get_parameter("word_table")) == len(kept)
+    with pytest.raises(ValueError, match="token 99"):
+        keep_words(whole.encoder, [0, 99])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_gradients_of_single_examples_can_be_had() -> None:
+    from longtail.methods.fisher import Fisher
+    from longtail.tasks import CLASSIFICATION, TensorExamples
+
+    torch.manual_seed(0)
+    model = VisionLanguage(Encoder(CONFIG), WIDTH, ANSWERS)
+    examples = TensorExamples(batch(6), torch.randint(0, ANSWERS, (6,)))
+    single = Fisher(model, CLASSIFICATION, "example")(examples)
+    assert all(torch.isfinite(f).all() for f in single)
+    assert sum(float(f.sum()) for f in single) > 0
