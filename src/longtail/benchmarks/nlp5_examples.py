@@ -1,0 +1,85 @@
+"""One example of the five NLP tasks: a context, a question and its answers, all of them text.
+
+The form of decaNLP (McCann et al., 2018) and LAMOL (Sun et al., 2020): whatever the task, a model
+reads context and question and writes the answer.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One question.
+
+    Attributes:
+        context: what the question is about.
+        question: the question.
+        answers: answers that count as right; the first is the one to learn.
+        at: where the first answer begins in the context, -1 where it is not part of it.
+        group: what belongs together when scored: the turns of a dialogue (WOZ).
+        columns: the table's columns, by which the answer is parsed (WikiSQL).
+    """
+
+    context: str
+    question: str
+    answers: tuple[str, ...]
+    at: int = -1
+    group: str = ""
+    columns: tuple[str, ...] = ()
+
+
+def flat(text: str) -> str:
+    """The text with single spaces."""
+    return " ".join(text.split())
+
+
+def text_of(path: Path) -> str:
+    """The content of a file, unpacked where its name ends in ``.gz``."""
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                return file.read()
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ValueError(f"no such file: {path}") from None
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def parse_json(path: Path) -> Any:
+    """A JSON file; `ValueError` names the file and the line that is broken."""
+    try:
+        return json.loads(text_of(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON-lines file with their line numbers; empty lines are passed over."""
+    for number, line in enumerate(text_of(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: not JSON: {error.msg}") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"{path}:{number}: a {type(found).__name__}, not an object")
+        yield number, found
+
+
+def malformed(place: str, error: Exception) -> ValueError:
+    """What to raise where a record lacks a field or has one of a wrong kind."""
+    missing = f"no field {error}" if isinstance(error, KeyError) else str(error)
+    return ValueError(f"{place}: {missing}")
+
+
+# What reading a field of a damaged record can raise.
+DAMAGE = (KeyError, TypeError, AttributeError, IndexError, ValueError)
