@@ -132,6 +132,11 @@ class QuestionTable:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def width(self) -> int:
+        """Tokens of a row."""
+        return self.rows.shape[1] - EXTRA
+
     def __getitem__(self, index: Tensor | slice) -> Batch:
         if isinstance(index, slice):
             index = torch.arange(*index.indices(len(self)))
