@@ -7,9 +7,6 @@ for, in float16, without geometry: about 0.2 MB an image at 45 regions of 2,048.
 """
 
 import hashlib
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +15,7 @@ import numpy as np
 
 from longtail.benchmarks import gqa_feature_forms as forms
 from longtail.benchmarks.gqa_feature_forms import ImageRegions
-from longtail.benchmarks.gqa_prepared import GEOMETRY, Regions, save_names
+from longtail.benchmarks.gqa_prepared import GEOMETRY, Regions, save_names, whole_folder
 from longtail.benchmarks.gqa_stream import Problems
 from longtail.downloads import cache_folder
 
@@ -66,10 +63,12 @@ def fingerprint(paths: Iterable[Path]) -> str:
         size = path.stat().st_size
         found.update(f"{path.name}\0{size}\0".encode())
         with open(path, "rb") as file:
-            places = (0, size // 2, size - _SAMPLE) if size > 4 * _SAMPLE else (0,)
-            for place in places:
+            if size <= 4 * _SAMPLE:
+                found.update(file.read())
+                continue
+            for place in (0, size // 2, size - _SAMPLE):
                 file.seek(place)
-                found.update(file.read(_SAMPLE if len(places) > 1 else size))
+                found.update(file.read(_SAMPLE))
     return found.hexdigest()
 
 
@@ -111,21 +110,13 @@ def _convert(
     most: int,
     target: Path,
 ) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
     wanted = {image: k for k, image in enumerate(images)}
     if form == "tsv":
         found: Iterable[ImageRegions] = forms.read_tsv(folder, wanted, problems, width)
     else:
         found = (forms.read_hdf5 if form == "hdf5" else forms.read_npz)(folder, wanted, problems)
-    # in a folder of its own until it is whole: two processes may do this at the same time
-    work = Path(tempfile.mkdtemp(prefix=".regions-", dir=target.parent))
-    try:
+    with whole_folder(target) as work:
         _write(work, _usable(found, problems, width, most), images, wanted, problems)
-        if not (target / "names.json").is_file():
-            shutil.rmtree(target, ignore_errors=True)
-            os.replace(work, target)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _usable(

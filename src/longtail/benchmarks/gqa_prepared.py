@@ -9,8 +9,13 @@ images lie end to end in memory-mapped arrays:
     image k has regions  offsets[k] : offsets[k + 1]  of features [R, F], boxes [R, 4], tags [R]
 """
 
+import errno
 import json
-from collections.abc import Sequence
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,6 +136,26 @@ def _save(value: Any, folder: Path) -> None:
 def save_names(folder: Path, **names: Any) -> None:
     """The part that is no array; written last, so that a folder without it is not complete."""
     write_json(folder / "names.json", names)
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """A folder to write to that becomes `target` when all is written, or else leaves no trace.
+
+    Two processes may make the same one: the first to end wins, the other's is dropped.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    work.chmod(0o755)
+    try:
+        yield work
+        try:
+            os.replace(work, target)  # takes the place of nothing, or of an empty folder
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _load(kind: type, folder: Path, **others: Any) -> Any:

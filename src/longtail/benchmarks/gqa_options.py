@@ -1,0 +1,60 @@
+"""Where the questions of a benchmark come from and which of them make a task: its settings."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from longtail.benchmarks.gqa_tasks import LARGEST, MentionRule
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where the questions come from and which of them make a task."""
+
+    source: Literal["generated", "miniature", "gqa"] = _setting(
+        "generated", "a generated world, its miniature, or files in GQA's form"
+    )
+    folder: str = _setting("", "folder of the files; empty: where `longtail data vqa` puts them")
+    tasks: int = _setting(1000, "number of tasks (objects), the most frequent first")
+    largest_task: int | None = _setting(
+        None, "leave out objects with more training questions; none: 2400 for gqa; 0: no limit"
+    )
+    smallest_task: int = _setting(1, "leave out objects with fewer training questions")
+    mention: Literal["text", "program", "annotation", "any"] = _setting(
+        "text", "what makes a question mention an object"
+    )
+    exclude: str = _setting("", "objects that are no tasks, separated by commas")
+    questions: Literal["balanced", "all"] = _setting("balanced", "which of GQA's question files")
+    test_split: str = _setting("val", "split whose questions are the tests")
+    regions: int = _setting(45, "regions of an image at most; 0: all")
+    feature_width: int = _setting(0, "width the features must have, without geometry; 0: any")
+    strict: bool = _setting(False, "refuse data with anything wrong in place of counting it")
+    world_seed: int = _setting(0, "seed of the generated world")
+    world_questions: int = _setting(100_000, "questions of the generated world")
+    noise: float = _setting(1.0, "noise of generated features, against prototypes of size 1")
+    occlusion: float = _setting(0.2, "share of generated objects that others partly hide")
+    tag_noise: float = _setting(0.2, "share of generated tags that name a similar object")
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "smallest_task", "world_questions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Invalid {name}: {getattr(self, name)}")
+        for name in ("regions", "feature_width", "noise", "largest_task"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"Invalid {name}: {getattr(self, name)}")
+        for name in ("occlusion", "tag_noise"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"Invalid {name}: {getattr(self, name)}, should be in [0, 1]")
+        if self.mention not in get_args(MentionRule):
+            raise ValueError(
+                f"Invalid mention: {self.mention!r} ({', '.join(get_args(MentionRule))})"
+            )
+
+    @property
+    def largest(self) -> int:
+        if self.largest_task is not None:
+            return self.largest_task
+        return LARGEST if self.source == "gqa" else 0
