@@ -32,6 +32,9 @@ BENCHMARKS: dict[str, str] = {
         "fashion_mnist",
         "cifar10",
         "cifar100",
+        "nlp5",
+        "wsd",
+        "vqa",
     )
 }
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from longtail.models.encoder import Encoder, Stacked, _Lifted
+from longtail.models.encoder import Encoder, Stacked
 from longtail.models.mlp import MLP
 
 OWN = ("region", "region_norm", "pooler", "classifier")
@@ -62,8 +62,7 @@ class VisionLanguage(nn.Module):
         """Scores [B, answers]."""
         lifted = {name: value[None] for name, value in inputs.items()}
         own = {name: value[None] for name, value in self._own()}
-        encoder = self.encoder.stacked_parameters([_Lifted(self.encoder)])
-        return self._run(encoder, own, lifted)[0]
+        return self._run(self.encoder.lifted(), own, lifted)[0]
 
     @classmethod
     def forward_stacked(
@@ -99,10 +98,12 @@ class VisionLanguage(nn.Module):
         places = torch.arange(K, device=ids.device)
         mask = torch.cat([ids != self.encoder.config.pad, places < count[..., None]], -1)
         hidden = self.encoder.encode(stacked, torch.cat([words, seen.to(words.dtype)], 2), mask)
-        pooled = torch.tanh(_linear(hidden[:, :, 0], own["pooler.weight"], own["pooler.bias"]))
-        pooled = F.dropout(pooled, drop)
-        inner = _linear(pooled, own["classifier.0.weight"], own["classifier.0.bias"]).relu()
-        return _linear(inner, own["classifier.2.weight"], own["classifier.2.bias"]).float()
+        with torch.autocast(ids.device.type, enabled=False):  # one vector a row: fp32 costs nothing
+            first = hidden[:, :, 0].float()
+            pooled = torch.tanh(_linear(first, own["pooler.weight"], own["pooler.bias"]))
+            pooled = F.dropout(pooled, drop)
+            inner = _linear(pooled, own["classifier.0.weight"], own["classifier.0.bias"]).relu()
+            return _linear(inner, own["classifier.2.weight"], own["classifier.2.bias"])
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
