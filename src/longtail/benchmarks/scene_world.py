@@ -40,7 +40,7 @@ class World:
     """
 
     seed: int = 0
-    questions: int = 100_000
+    questions: int = 114_000
     types: int = 0
     per_image: float = 5.0
     test_share: float = 0.2
@@ -50,8 +50,8 @@ class World:
     occlusion: float = 0.2
     tag_noise: float = 0.2
     detector: int = 300
-    exponent: float = 2.0
-    shift: float = 60.0
+    exponent: float = 1.8
+    shift: float = 42.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +216,19 @@ def _act(things: list[Thing], rng: random.Random) -> None:
 
 def _relate(things: list[Thing]) -> None:
     """Spatial relations between objects whose centres are far enough apart to tell."""
-    for a in things:
-        for b in things:
-            if a is not b and (relation := spatial(a, b)):
+    centres = [thing.centre for thing in things]
+    for i, a in enumerate(things):
+        for j in range(i + 1, len(things)):
+            relation = spatial(centres[i], centres[j])
+            if relation:
+                b = things[j]
                 a.relations.append((relation, b))
+                b.relations.append((words.OPPOSITE[relation], a))
 
 
-def spatial(a: Thing, b: Thing) -> str:
+def spatial(a: tuple[float, float], b: tuple[float, float]) -> str:
     """How a lies to b along the axis on which they are further apart; "" where too close."""
-    dx = (a.centre[0] - b.centre[0]) / WIDTH
-    dy = (a.centre[1] - b.centre[1]) / HEIGHT
+    dx, dy = (a[0] - b[0]) / WIDTH, (a[1] - b[1]) / HEIGHT
     if max(abs(dx), abs(dy)) < 0.12:
         return ""
     if abs(dx) >= abs(dy):
