@@ -17,6 +17,7 @@ the plain operations below, which are the ground truth.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from longtail.models import encoder_fused as fused
-from longtail.models.encoder_config import ACTIVATIONS, TABLES, EncoderConfig, Stacked
+from longtail.models.encoder_config import ACTIVATIONS, LAYER, TABLES, EncoderConfig, Stacked
 
 __all__ = ["Encoder", "EncoderConfig", "Stacked"]
 
@@ -118,22 +119,16 @@ class Encoder(nn.Module):
         return self.stacked_parameters([_Lifted(self)])
 
     def stacked_parameters(self, members: Sequence[Any]) -> Stacked:
-        """The parameters [S, ...] of `members`, joined to [R, ...]; counts a pass in training."""
-        shapes = self.config.shapes()
-        tables = {
-            name: tuple(m.get_parameter(name) for m in members) for name in TABLES if name in shapes
+        """The parameters of `members`, [S, ...] each, as a stack; counts a pass in training."""
+        parts = {
+            name: tuple(m.get_parameter(name) for m in members) for name in self.config.shapes()
         }
-        rest = [name for name in shapes if name not in TABLES]
-        if len(members) == 1:
-            joined = {name: members[0].get_parameter(name) for name in rest}
-        else:
-            joined = {name: torch.cat([m.get_parameter(name) for m in members]) for name in rest}
         seeds = None
         if self.training and self.config.dropout:
             seeds = (members[0].seed + members[0].passes).reshape(-1)
             for member in members:
                 member.passes.add_(1)
-        return Stacked(tables, joined, seeds)
+        return Stacked(parts, seeds)
 
     def embed(
         self,
@@ -149,10 +144,10 @@ class Encoder(nn.Module):
             positions: rows of the position table [S, B, T], offset included; by default those of
                 consecutive tokens from the first on.
         """
-        _check_length(self.config, ids.shape[-1])
-        if fused.usable(self.config, ids, stacked):
-            return fused.embed(self.config, stacked, ids, types, positions)
-        width = ids.shape[-1]
+        width, drop = ids.shape[-1], self.config.dropout if stacked.seeds is not None else 0.0
+        _check_length(self.config, width)
+        if fused.usable(self.config, ids, width):
+            return F.dropout(fused.embed(self.config, stacked, ids, types, positions), drop)
         if positions is None:
             start = self.config.position_offset
             positions = torch.arange(start, start + width, device=ids.device).expand(ids.shape)
@@ -163,13 +158,13 @@ class Encoder(nn.Module):
         }
         hidden = sum(
             torch.cat([_lookup(table, rows[name]) for table in tables])
-            for name, tables in stacked.tables.items()
+            for name, tables in stacked.parts.items()
+            if name in TABLES
         )
         assert isinstance(hidden, Tensor)
-        hidden = _norm(
-            hidden, stacked.joined["embed_gain"], stacked.joined["embed_shift"], self.config.eps
-        )
-        return F.dropout(hidden, self.config.dropout, stacked.seeds is not None)
+        gain, shift = stacked.joined("embed_gain"), stacked.joined("embed_shift")
+        hidden = _norm(hidden, gain, shift, self.config.eps)
+        return F.dropout(hidden, drop)
 
     def encode(self, stacked: Stacked, hidden: Tensor, mask: Tensor) -> Tensor:
         """All layers: hidden [R, B, T, H], mask [S, B, T] (True for a real token) to [R, B, T, H].
@@ -179,16 +174,15 @@ class Encoder(nn.Module):
         R, B, T, H = hidden.shape
         heads, drop = self.config.heads, self.config.dropout if stacked.seeds is not None else 0.0
         bias = self._relative_bias(stacked, T)  # [R, heads, T, T] or None
-        if fused.usable(self.config, hidden, stacked):
+        if fused.usable(self.config, hidden, T):
             return fused.encode(self.config, stacked, hidden, mask, bias)
-        names = [name for name in stacked.joined if not name.startswith(("embed", "relative"))]
-        layers = zip(*(stacked.joined[name].unbind(1) for name in names), strict=True)
+        layers = zip(*(stacked.joined(name).unbind(1) for name in LAYER), strict=True)
         attend = mask.expand(-1, B, T).repeat(R // mask.shape[0], 1, 1).flatten(0, 1)[:, None, None]
         if bias is not None:
             bias = bias.repeat_interleave(B, 0).masked_fill(~attend, -math.inf)
         hidden = hidden.flatten(1, 2)
         for values in layers:
-            p = dict(zip(names, values, strict=True))
+            p = dict(zip(LAYER, values, strict=True))
             qkv = _linear(hidden, p["qkv_weight"], p["qkv_bias"])
             q, k, v = qkv.view(R * B, T, 3, heads, H // heads).permute(2, 0, 3, 1, 4)
             if bias is not None:
@@ -208,10 +202,11 @@ class Encoder(nn.Module):
         """MPNet's bias [R, heads, T, T] for attention from t (rows) to u, by bucket of u - t."""
         if not self.config.relative_buckets:
             return None
-        table = stacked.joined["relative"]
-        buckets = relative_buckets(width, self.config.relative_buckets).to(table.device)
-        rows = table.index_select(1, buckets.flatten()).unflatten(1, (width, width))
-        return rows.movedim(-1, 1).contiguous()
+        table = stacked.joined("relative").transpose(1, 2)  # [R, heads, buckets]
+        chosen = _chosen_buckets(width, self.config.relative_buckets, table.device)
+        # A product with zeros and ones: its gradient needs no atomics, as that of indexing does.
+        with torch.autocast(table.device.type, enabled=False):
+            return (table @ chosen).unflatten(-1, (width, width))
 
 
 class _Lifted:
@@ -222,6 +217,12 @@ class _Lifted:
 
     def get_parameter(self, name: str) -> Tensor:
         return getattr(self.encoder, name)[None]  # functional_call puts plain tensors there
+
+
+@functools.cache
+def _chosen_buckets(width: int, buckets: int, device: torch.device) -> Tensor:
+    """1 where a pair of positions is in a bucket, [buckets, width * width]."""
+    return F.one_hot(relative_buckets(width, buckets).flatten(), buckets).T.float().to(device)
 
 
 def relative_buckets(width: int, buckets: int, farthest: int = 128) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
@@ -14,6 +15,12 @@ ACTIVATIONS = {
     "relu": F.relu,
 }
 TABLES = ("word_table", "position_table", "type_table")
+MATRICES = ("qkv_weight", "out_weight", "up_weight", "down_weight")
+VECTORS = (
+    "qkv_bias", "out_bias", "attention_gain", "attention_shift",
+    "up_bias", "down_bias", "output_gain", "output_shift",
+)  # fmt: skip
+LAYER = (*MATRICES, *VECTORS)  # what each layer has
 
 
 @dataclass(frozen=True)
@@ -83,16 +90,19 @@ class EncoderConfig:
 class Stacked:
     """The parameters of P members with S models each; R = P * S.
 
-    `tables` holds the embeddings of each member, [S, rows, H]: too large to be joined every step.
-    `joined` holds everything else with a leading R. `seeds` [S] tells dropout's random numbers
-    apart, None where there is no dropout.
+    `parts` holds each parameter as the P members have it, [S, ...]. `seeds` [S] tells dropout's
+    random numbers apart, None where there is no dropout.
     """
 
-    tables: dict[str, tuple[Tensor, ...]]
-    joined: dict[str, Tensor]
+    parts: dict[str, tuple[Tensor, ...]]
     seeds: Tensor | None
 
     @property
     def lead(self) -> tuple[int, int]:
-        word = self.tables["word_table"]
+        word = self.parts["word_table"]
         return len(word), word[0].shape[0]
+
+    def joined(self, name: str) -> Tensor:
+        """One parameter of all models, [R, ...]."""
+        parts = self.parts[name]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,17 +1,208 @@
-"""Placeholder until the kernels land."""
+"""`Encoder.embed` and `Encoder.encode` in bf16 on CUDA: few launches, no copies, fp32 gradients.
+
+A layer of a small batch takes less time to compute than to launch, so it is four matrix products
+and four kernels forward, eight products and four kernels backward:
+
+    qkv = h W_qkv'     m = attention(qkv + b_qkv)     a = m W_o'     h = norm(h + a + b_o)
+    u = h W_1'         g = gelu(u + b_1)              c = g W_2'     h = norm(h + c + b_2)
+
+Between them lie bf16 operands and an fp32 h, for the residual. The matrices are cast once a step,
+all in one launch, and their gradients leave the products in fp32, each in its place in the
+parameter's gradient. Biases are added in fp32, inside the kernels. Nothing is summed with atomics:
+the same inputs give the same bits.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]
 
-def usable(config: Any, x: Any, stacked: Any) -> bool:
-    return False
+from longtail.models import encoder_pass
+from longtail.models.encoder_config import LAYER, TABLES, EncoderConfig, Stacked
+from longtail.models.encoder_pass import ROWS, LayerPass, kernels, wide
+
+LONGEST = 128  # tokens of a sequence that attention takes in one program
+TOKENS = 8192  # tokens of a model's batch up to which rows of the word table find each other
 
 
-def embed(*args: Any) -> Any:
-    raise NotImplementedError
+def usable(config: EncoderConfig, x: Tensor, tokens: int) -> bool:
+    """Whether the kernels take sequences of so many tokens: bf16 autocast on CUDA, known shapes."""
+    head = config.hidden // config.heads
+    return (
+        x.is_cuda
+        and tokens <= LONGEST
+        and torch.is_autocast_enabled("cuda")
+        and torch.get_autocast_dtype("cuda") == torch.bfloat16
+        and head in (16, 32, 64, 128)
+        and config.activation == "gelu"
+        and config.types <= 2
+        and config.hidden <= 2048
+        and not torch.compiler.is_compiling()
+        and peek_interpreter_stack() is None  # vmap and grad want plain ops
+        and _triton_works()
+    )
 
 
-def encode(*args: Any) -> Any:
-    raise NotImplementedError
+@functools.cache
+def _triton_works() -> bool:
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        from triton.runtime import driver
+
+        return driver.active.get_current_target().arch >= 80
+    except Exception:  # no C compiler, no driver: the plain operations work everywhere
+        return False
+
+
+def embed(
+    config: EncoderConfig,
+    stacked: Stacked,
+    ids: Tensor,
+    types: Tensor | None,
+    positions: Tensor | None,
+) -> Tensor:
+    """[R, B, T, H] in fp32, before dropout."""
+    P, S = stacked.lead
+    index = [_rows(x, S) for x in (ids, types, positions)]
+    names = [name for name in TABLES if name in stacked.parts]
+    outs = []
+    for p in range(P):
+        tables = [stacked.parts[name][p] for name in names]
+        gain, shift = (stacked.parts[f"embed_{kind}"][p] for kind in ("gain", "shift"))
+        outs.append(_Embed.apply(config, *index, gain, shift, *tables))
+    return outs[0] if P == 1 else torch.cat(outs)
+
+
+def encode(
+    config: EncoderConfig, stacked: Stacked, hidden: Tensor, mask: Tensor, relative: Tensor | None
+) -> Tensor:
+    """[R, B, T, H] in fp32; `relative` is [R, heads, T, T]."""
+    _, S = stacked.lead
+    B, T = hidden.shape[1:3]
+    seen = mask.expand(S, B, T).contiguous().view(torch.uint8)
+    parts = [part for name in LAYER for part in stacked.parts[name]]
+    return _Layers.apply(config, stacked, hidden, seen, relative, *parts)  # pyright: ignore
+
+
+def _rows(index: Tensor | None, S: int) -> Tensor | None:
+    return None if index is None else index.expand(S, *index.shape[1:]).contiguous()
+
+
+class _Embed(torch.autograd.Function):
+    """One member: tables [S, rows, H], ids [S, B, T] to [S, B, T, H]."""
+
+    @staticmethod
+    def forward(  # pyright: ignore
+        ctx: Any,
+        config: EncoderConfig,
+        ids: Tensor,
+        types: Tensor | None,
+        positions: Tensor | None,
+        gain: Tensor,
+        shift: Tensor,
+        *tables: Tensor,
+    ) -> Tensor:
+        (S, B, T), H = ids.shape, config.hidden
+        z, y = (torch.empty(S, B, T, H, device=ids.device) for _ in range(2))
+        mean, rstd = (torch.empty(S, B * T, device=ids.device) for _ in range(2))
+        word, position, *kind = tables
+        kernels().embed_forward[(S * B * T,)](
+            word, position, kind[0] if kind else word, ids,
+            ids if positions is None else positions, ids if types is None else types,
+            gain, shift, z, y, mean, rstd, B * T, T, config.vocab, config.positions, config.types,
+            config.position_offset, config.eps, config.hidden, wide(H), positions is not None,
+            bool(kind), bool(kind) and types is not None,
+        )  # fmt: skip
+        ctx.config, ctx.kept = config, (ids, types, positions, gain, z, mean, rstd)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        config: EncoderConfig = ctx.config
+        ids, types, positions, gain, z, mean, rstd = ctx.kept
+        (S, B, T), H, N = ids.shape, config.hidden, ids[0].numel()
+        dz, blocks = torch.empty_like(z), -(-N // ROWS)
+        partial = z.new_empty(2, S, blocks, H)
+        kernels().norm_backward[(blocks, S)](
+            dy.contiguous(), dy, z, z, gain, gain, mean, rstd, dz, dz, partial, ids, N, S, H, 0,
+            partial.stride(0), partial.stride(1), H, wide(H), ROWS, 0.0, False, False,
+            num_warps=8,
+        )  # fmt: skip
+        dgain, dshift = partial.sum(2)
+        grads: list[Tensor | None] = [None] * len(ctx.needs_input_grad[6:])
+        needs = ctx.needs_input_grad[6:]
+        if needs[0]:
+            grads[0] = _scattered(dz, ids, config.vocab, config.pad)
+        if any(needs[1:]):
+            sums = z.new_empty(S, T, 2, H)
+            rows = z.new_empty(S, config.positions, H)
+            kernels().places_backward[(config.positions, S)](
+                dz, ids if types is None else types, rows, sums, B, T, config.positions,
+                config.position_offset, H, wide(H), types is not None,
+            )  # fmt: skip
+            if positions is not None:
+                rows = _scattered(dz, positions, config.positions, -1)
+            grads[1] = rows
+            if len(needs) > 2:
+                grads[2] = sums.sum(1)[:, : config.types].contiguous()
+        return None, None, None, None, dgain, dshift, *grads
+
+
+def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
+    """Gradient [S, rows, H] of a table whose rows `ids` [S, B, T] got dz."""
+    (S, B, T), H = ids.shape, dz.shape[-1]
+    if B * T > TOKENS:
+        parts = [
+            torch.ops.aten.embedding_dense_backward(dz[s], ids[s], rows, skip, False)
+            for s in range(S)
+        ]
+        return torch.stack(parts)
+    grad = dz.new_zeros(S, rows, H)
+    many = 1 << (B * T - 1).bit_length()
+    kernels().scatter_rows[(B * T, S)](dz, ids, grad, B * T, rows, skip, H, wide(H), many)
+    return grad
+
+
+class _Layers(torch.autograd.Function):
+    """All layers of all R models; parameters come as P parts [S, L, ...] of each name in LAYER."""
+
+    @staticmethod
+    def forward(  # pyright: ignore
+        ctx: Any,
+        config: EncoderConfig,
+        stacked: Stacked,
+        hidden: Tensor,
+        seen: Tensor,
+        relative: Tensor | None,
+        *parts: Tensor,
+    ) -> Tensor:
+        run = LayerPass(config, stacked.lead, hidden.shape, seen, relative, stacked.seeds, parts)
+        keep = any(ctx.needs_input_grad)
+        hidden = hidden.contiguous()
+        h, h16 = hidden.flatten(1, 2), hidden.flatten(1, 2).to(encoder_pass.HALF)
+        saved = []
+        for layer in range(config.layers):
+            h, h16, values = run.forward(layer, h, h16)
+            if keep:
+                saved.append(values)
+        if keep:
+            ctx.run, ctx.saved, ctx.shape = run, saved, hidden.shape
+        return h.view(hidden.shape)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        run: LayerPass = ctx.run
+        dh, dh16 = dy.contiguous().flatten(1, 2), None
+        run.prepare()
+        for layer in reversed(range(run.config.layers)):
+            dh, dh16 = run.backward(layer, dh, dh16, ctx.saved[layer])
+        dh = (dh if dh16 is None else dh + dh16).view(ctx.shape)
+        drelative = None if run.drelative is None else run.drelative.sum(1)
+        ctx.saved = None
+        return None, None, dh, None, drelative, *run.gradients()

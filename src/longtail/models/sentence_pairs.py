@@ -4,8 +4,8 @@ r"""Sentence matching: does the second sentence belong to the first? One score p
     z = w_2 tanh(W_1 encode(ids)[CLS] + b_1) + b_2
 
 (Huang et al., 2019: GlossBERT, whose classifier is BERT's: a tanh layer as wide as the encoder,
-then one number.) The prediction for a target is its candidate with the largest z; the loss is binary
-cross-entropy per pair. The number of parameters does not depend on the tasks.
+then one number.) The prediction for a target is its candidate with the largest z; the loss is
+binary cross-entropy per pair. The number of parameters does not depend on the tasks.
 
 The classifier works in fp32 under autocast too: it sees one vector a pair, and scores rounded to
 bf16 would tie candidates that differ by less than half a percent.

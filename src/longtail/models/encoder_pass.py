@@ -1,0 +1,222 @@
+"""One forward and backward pass through all layers of R encoders: see `encoder_fused`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail.models.encoder_config import LAYER, MATRICES, EncoderConfig
+
+HALF = torch.bfloat16  # what products take
+ROWS = 8  # of a block in the norms
+GELU = (16, 128)  # rows and columns of a block
+# Which of a layer's random numbers: attention's, its output's, the feed-forward's.
+_ATTENTION, _MIXED, _INNER = range(3)
+
+
+def wide(n: int) -> int:
+    """The next power of two: what a block must be."""
+    return 1 << (n - 1).bit_length()
+
+
+def kernels() -> Any:
+    """Imported at the first use: Triton is not everywhere."""
+    from longtail.models import encoder_kernels
+
+    return encoder_kernels
+
+
+class LayerPass:
+    """Sizes, bf16 matrices and, in backward, room for the gradients.
+
+    Args:
+        lead: P and S; R = P * S.
+        shape: of the hidden states, [R, B, T, H].
+        seen: 1 where a token is real, [S, B, T] bytes.
+        relative: bias of attention [R, heads, T, T], or None.
+        seeds: of dropout, [S], or None for no dropout.
+        parts: P parts [S, L, ...] of each name in LAYER.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        lead: tuple[int, int],
+        shape: torch.Size,
+        seen: Tensor,
+        relative: Tensor | None,
+        seeds: Tensor | None,
+        parts: Sequence[Tensor],
+    ) -> None:
+        self.kernels, self.config, self.seen = kernels(), config, seen
+        self.relative = None if relative is None else relative.contiguous()
+        self.P, self.S = lead
+        self.R, self.B, self.T, self.H = shape
+        self.N, self.I = self.B * self.T, config.intermediate
+        self.drop = 0.0 if seeds is None else config.dropout
+        self.seeds = seen if seeds is None else seeds
+        self.values = _joined(parts, self.P)
+        self.drelative: Tensor | None = None
+
+    def forward(self, layer: int, h: Tensor, h16: Tensor) -> tuple[Tensor, Tensor, Any]:
+        """The hidden states after `layer` in fp32 and bf16, and what `backward` needs."""
+        qkv = _product(h16, self._of("qkv_weight", layer).transpose(1, 2))
+        mixed = torch.empty_like(h16)
+        self._attention(self.kernels.attention_forward, layer, (qkv,), (mixed,))
+        a = _product(mixed, self._of("out_weight", layer).transpose(1, 2))
+        y, y16, *stats = self._norm(layer, _MIXED, h, a)
+        u = _product(y16, self._of("up_weight", layer).transpose(1, 2))
+        g = torch.empty_like(u)
+        self._gelu(self.kernels.gelu_forward, layer, (u,), (g,))
+        c = _product(g, self._of("down_weight", layer).transpose(1, 2))
+        z, z16, *more = self._norm(layer, _INNER, y, c)
+        return z, z16, (h, h16, qkv, mixed, a, y, y16, stats, u, g, c, more)
+
+    def prepare(self) -> None:
+        """Room for the gradients: whole for matrices, in partial sums over rows for vectors."""
+        L, H = self.config.layers, self.H
+        empty = functools.partial(torch.empty, device=self.seen.device)
+        self.grads = {name: empty(self.values[name].shape) for name in MATRICES}
+        self.norms = empty(2, 3, self.R, L, -(-self.N // ROWS), H)
+        self.ups = empty(self.R, L, -(-self.N // GELU[0]), self.I)
+        self.qkvs = empty(self.R, L, self.B, 3 * H)
+        if self.relative is not None:
+            shape = (self.R, self.B, self.config.heads, self.T, self.T)
+            self.drelative = torch.zeros(shape, device=self.seen.device)
+
+    def backward(
+        self, layer: int, dy: Tensor, dy16: Tensor | None, saved: Any
+    ) -> tuple[Tensor, Tensor]:
+        """From the gradient dy + dy16 after `layer` to that before it, in two parts as well."""
+        h, h16, qkv, mixed, a, y, y16, stats, u, g, c, more = saved
+        dz, dz16 = self._norm_backward(layer, _INNER, dy, dy16, y, c, more)
+        dg = _product(dz16, self._of("down_weight", layer))
+        self._weight_gradient("down_weight", layer, dz16, g)
+        du = torch.empty_like(dg)
+        out = (du, self.ups[:, layer])
+        self._gelu(self.kernels.gelu_backward, layer, (dg, u), out, self.ups.stride(0))
+        dy16 = _product(du, self._of("up_weight", layer))
+        self._weight_gradient("up_weight", layer, du, y16)
+        dz, dz16 = self._norm_backward(layer, _MIXED, dz, dy16, h, a, stats)
+        dmixed = _product(dz16, self._of("out_weight", layer))
+        self._weight_gradient("out_weight", layer, dz16, mixed)
+        dqkv = torch.empty_like(qkv)
+        bias = dqkv if self.drelative is None else self.drelative
+        given, out = (dmixed, qkv), (dqkv, self.qkvs[:, layer], bias)
+        stride = self.qkvs.stride(0)
+        self._attention(self.kernels.attention_backward, layer, given, out, stride)
+        dh16 = _product(dqkv, self._of("qkv_weight", layer))
+        self._weight_gradient("qkv_weight", layer, dqkv, h16)
+        return dz, dh16
+
+    def gradients(self) -> list[Tensor]:
+        """Of each part [S, L, ...] of each name in LAYER."""
+        names = ("attention_gain", "attention_shift", "out_bias")
+        names += ("output_gain", "output_shift", "down_bias")
+        norms = self.norms.sum(-2).flatten(0, 1)
+        sums = dict(zip(names, norms, strict=True))
+        sums |= {"up_bias": self.ups.sum(-2), "qkv_bias": self.qkvs.sum(-2)} | self.grads
+        return [part for name in LAYER for part in sums[name].chunk(self.P)]
+
+    def _of(self, name: str, layer: int) -> Tensor:
+        return self.values[name][:, layer]
+
+    def _salt(self, layer: int, which: int) -> int:
+        return 4 * layer + which
+
+    def _norm(self, layer: int, which: int, x: Tensor, a: Tensor) -> tuple[Tensor, ...]:
+        """norm(x + a + bias) in fp32 and bf16, mean and 1 / deviation of each row."""
+        bias, kind = _NORMS[which]
+        gain = self._of(f"{kind}_gain", layer)
+        y, y16 = torch.empty_like(x), torch.empty_like(a)
+        mean, rstd = (torch.empty(self.R, self.N, device=x.device) for _ in range(2))
+        self.kernels.norm_forward[(-(-self.N // ROWS), self.R)](
+            x, a, self._of(bias, layer), gain, self._of(f"{kind}_shift", layer), y, y16, mean, rstd,
+            self.seeds, self.N, self.S, gain.stride(0), self._salt(layer, which), self.config.eps,
+            self.H, wide(self.H), ROWS, self.drop, num_warps=8,
+        )  # fmt: skip
+        return y, y16, mean, rstd
+
+    def _norm_backward(
+        self,
+        layer: int,
+        which: int,
+        dy: Tensor,
+        dy16: Tensor | None,
+        x: Tensor,
+        a: Tensor,
+        stats: Sequence[Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of x in fp32 and of a in bf16."""
+        bias, kind = _NORMS[which]
+        gain = self._of(f"{kind}_gain", layer)
+        dz, dz16 = torch.empty_like(x), torch.empty_like(a)
+        partial = self.norms[which - _MIXED, :, :, layer]  # [3, R, blocks, H]
+        self.kernels.norm_backward[(-(-self.N // ROWS), self.R)](
+            dy, dz16 if dy16 is None else dy16, x, a, self._of(bias, layer), gain, *stats, dz, dz16,
+            partial, self.seeds, self.N, self.S, gain.stride(0), self._salt(layer, which),
+            partial.stride(0), partial.stride(1),
+            self.H, wide(self.H), ROWS, self.drop, True, dy16 is not None, num_warps=8,
+        )  # fmt: skip
+        return dz, dz16
+
+    def _gelu(
+        self, kernel: Any, layer: int, given: Sequence[Tensor], out: Sequence[Tensor], *strides: int
+    ) -> None:
+        bias = self._of("up_bias", layer)
+        grid = (-(-self.N // GELU[0]), -(-self.I // GELU[1]), self.R)
+        kernel[grid](*given, bias, *out, self.N, self.I, bias.stride(0), *strides, *GELU)
+
+    def _attention(
+        self, kernel: Any, layer: int, given: Sequence[Tensor], out: Sequence[Tensor], *strides: int
+    ) -> None:
+        bias, head = self._of("qkv_bias", layer), self.H // self.config.heads
+        long = max(16, wide(self.T))
+        kernel[(self.R * self.B, self.config.heads)](
+            *given, bias, self.seen, bias if self.relative is None else self.relative, *out,
+            self.seeds, self.S, self.B, self.T, bias.stride(0), self._salt(layer, _ATTENTION),
+            head**-0.5, *strides,
+            self.config.heads, head, long, self.relative is not None, self.drop,
+            num_warps=8 if long > 64 else 4,
+        )  # fmt: skip
+
+    def _weight_gradient(self, name: str, layer: int, dy: Tensor, x: Tensor) -> None:
+        """dy' x in fp32, into its place."""
+        out = self.grads[name][:, layer]
+        if not x.is_cuda:
+            torch.bmm(dy.float().transpose(1, 2), x.float(), out=out)
+        elif self.R == 1:
+            torch.ops.aten.mm.dtype_out(dy[0].t(), x[0], torch.float32, out=out[0])
+        else:
+            torch.ops.aten.bmm.dtype_out(dy.transpose(1, 2), x, torch.float32, out=out)
+
+
+_NORMS = {_MIXED: ("out_bias", "attention"), _INNER: ("down_bias", "output")}
+
+
+def _joined(parts: Sequence[Tensor], P: int) -> dict[str, Tensor]:
+    """Each of LAYER as [R, L, ...]: matrices in bf16, all cast and joined by one operation."""
+    values: dict[str, Tensor] = {}
+    into: list[Tensor] = []
+    source: list[Tensor] = []
+    for i, name in enumerate(LAYER):
+        own = parts[i * P : (i + 1) * P]
+        if P == 1 and name not in MATRICES:
+            values[name] = own[0]
+            continue
+        shape = (P * own[0].shape[0], *own[0].shape[1:])
+        kind = HALF if name in MATRICES else torch.float32
+        values[name] = torch.empty(shape, dtype=kind, device=own[0].device)
+        into += values[name].chunk(P)
+        source += own
+    torch._foreach_copy_(into, source)
+    return values
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """[R, n, k] times [R, k, m]."""
+    return torch.mm(a[0], b[0])[None] if len(a) == 1 else torch.bmm(a, b)

@@ -1,0 +1,118 @@
+"""The encoder's kernels against plain operations, on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from longtail.examples import Ragged
+from longtail.models import encoder_fused, encoder_pass
+from longtail.models.encoder import Encoder, EncoderConfig
+from longtail.models.sentence_pairs import SentencePairs
+from longtail.replicas import Replicas
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+BERT = EncoderConfig(500, 384, 3, 12, 1536, 128)
+MPNET = EncoderConfig(500, 192, 3, 3, 512, 140, 0, 1e-6, "gelu", 1, 2, 32, kind="mpnet")
+
+
+def pairs(pad: int, lead: tuple[int, ...], width: int) -> Ragged:
+    at = torch.arange(width)
+    lengths = torch.randint(width // 2, width + 1, lead)
+    ids = torch.randint(4, 500, (*lead, width))
+    ids = torch.where((at == lengths[..., None] // 2) | (at == lengths[..., None] - 1), 3, ids)
+    return Ragged(ids.masked_fill(at >= lengths[..., None], pad).cuda(), lengths.cuda())
+
+
+def stack(config: EncoderConfig, P: int, S: int) -> Replicas:
+    torch.manual_seed(0)
+    found = Replicas([SentencePairs(Encoder(config), 3) for _ in range(S)], P)
+    for p in found.parameters():
+        p.data.add_(0.05 * torch.randn_like(p))
+    return found.cuda()
+
+
+def gradients(model: Replicas, inputs: Ragged, bf16: bool) -> tuple[torch.Tensor, dict]:
+    model.zero_grad()
+    with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+        scores = model(inputs)
+    torch.nn.functional.softplus(scores).sum().backward()
+    return scores.detach(), {n: p.grad for n, p in model.named_parameters()}
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("width", [64, 80, 128])
+@pytest.mark.parametrize(("config", "P", "S"), [(BERT, 1, 1), (BERT, 2, 2), (MPNET, 2, 1)])
+def test_kernels_agree_with_fp32(
+    config: EncoderConfig, P: int, S: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = stack(config, P, S), pairs(config.pad, (S, 12), width)
+    exact, expected = gradients(model, inputs, bf16=False)
+    scores, found = gradients(model, inputs, bf16=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(encoder_fused, "usable", lambda *_: False)
+        plain, rounded = gradients(model, inputs, bf16=True)
+    assert not torch.equal(scores, plain)  # the kernels did run
+    assert error(scores, exact) < max(2e-2, 1.5 * error(plain, exact))
+    for name, value in expected.items():
+        assert found[name].dtype == torch.float32
+        limit = max(2e-2, 1.5 * error(rounded[name], value))
+        assert error(found[name], value) < limit, name
+
+
+def test_the_same_step_gives_the_same_bits() -> None:
+    model, inputs = stack(BERT, 2, 2), pairs(0, (2, 12), 80)
+    first_scores, first = gradients(model, inputs, bf16=True)
+    first = {name: value.clone() for name, value in first.items()}
+    scores, found = gradients(model, inputs, bf16=True)
+    assert torch.equal(scores, first_scores)
+    assert all(torch.equal(found[name], first[name]) for name in first)
+
+
+def test_frozen_embeddings_and_long_sequences() -> None:
+    model, inputs = stack(BERT, 1, 1), pairs(0, (1, 3), 128)
+    model.members[0].encoder.freeze_embeddings()
+    _, found = gradients(model, inputs, bf16=True)
+    assert {n.split(".")[-1] for n, g in found.items() if g is None} == {
+        "word_table", "position_table", "type_table",
+    }  # fmt: skip
+    wide = EncoderConfig(500, 384, 2, 12, 512, 300)
+    model, inputs = stack(wide, 1, 2), pairs(0, (2, 3), 200)
+    exact, _ = gradients(model, inputs, bf16=False)
+    assert error(gradients(model, inputs, bf16=True)[0], exact) < 3e-2
+
+
+def test_dropout_is_repeated_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_pass, "HALF", torch.float32)  # so that small differences count
+    torch.manual_seed(0)
+    config = EncoderConfig(500, 128, 2, 4, 256, 64, dropout=0.3)
+    model = SentencePairs(Encoder(config), 3).cuda()
+    model.inner.weight.data.mul_(10)
+    inputs = pairs(0, (12,), 40)
+    p = model.encoder.get_parameter("qkv_weight")
+    direction = torch.randn_like(p)
+
+    def total() -> torch.Tensor:
+        model.encoder.passes.zero_()
+        torch.manual_seed(1)
+        with torch.autocast("cuda", torch.bfloat16):
+            return model(inputs).sum()
+
+    total().backward()
+    expected = float((p.grad * direction).sum())
+    with torch.no_grad():
+        p += 3e-3 * direction
+        up = total()
+        p -= 6e-3 * direction
+        down = total()
+    assert float(up - down) / 6e-3 == pytest.approx(expected, rel=0.05)
+    first, again = total(), total()
+    assert torch.equal(first, again)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert not torch.equal(model(inputs).sum(), first)
