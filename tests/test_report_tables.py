@@ -181,6 +181,7 @@ def test_selection_goes_by_validation_and_never_by_test_scores(tmp_path: Path):
     results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
     select(results)
     assert {run.config["train"]["lr"] for run in results.runs} == {0.01}
+    assert results.state == "4 of 4 runs finished; 2 are selected and shown."
     assert "lr chosen by validation score: Finetune w/ MC 0.01" in " ".join(
         tables.build(results).notes
     )

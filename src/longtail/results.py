@@ -181,6 +181,7 @@ class Results:
     runs: list[Result]
     plan: dict[str, Any]
     problems: list[str]
+    not_selected: int = 0  # finished runs that are no longer in `runs`, see `report.selection`
 
     @property
     def finished(self) -> list[Result]:
@@ -189,12 +190,14 @@ class Results:
     @property
     def state(self) -> str:
         """How far the study is, as a sentence."""
-        done, failed = len(self.finished), sum(run.status == "failed" for run in self.runs)
-        planned = max(len(self.plan.get("runs", [])), len(self.runs))
+        shown, failed = len(self.finished), sum(run.status == "failed" for run in self.runs)
+        done = shown + self.not_selected
+        planned = max(len(self.plan.get("runs", [])), len(self.runs) + self.not_selected)
         if not planned:
             return f"No runs in {self.folder.name or self.folder}."
         text = f"{done} of {planned} runs finished"
-        return text + (f", {failed} failed." if failed else ".")
+        text += f", {failed} failed" if failed else ""
+        return text + (f"; {shown} are selected and shown." if self.not_selected else ".")
 
 
 def load(folder: Path) -> Results:

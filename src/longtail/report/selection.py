@@ -40,7 +40,9 @@ def select(results: Results) -> None:
         notes.append(f"{name} {chosen}")
         for run in values[chosen]:  # no longer part of the name: it may differ between methods
             run.labels = {k: v for k, v in run.labels.items() if k != key}
+    before = len(results.runs)
     results.runs = [run for run in results.runs if run.id in kept or run.status != "finished"]
+    results.not_selected += before - len(results.runs)
     if notes:
         text = f"{key} chosen by validation score: {'; '.join(notes)}."
         results.plan = {**results.plan, "selected": [text]}
