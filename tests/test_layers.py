@@ -11,9 +11,9 @@ ROOT = Path(longtail.__file__).parent
 LAYERS = (  # bottom first; CONTRIBUTING.md has the same, top first
     "downloads files labels machine modes progress reading stopping values",
     "random examples objectives sequences sources tasks metrics optim",
-    "memory replicas",
+    "memory replicas storage stacked_linear",
     "methods models benchmarks",
-    "policies evaluation graphs training",
+    "policies best_epoch evaluation graphs recording training",
     "snapshot settings assembly session run_folder",
     "study study_file jobs engines execution results report cluster estimate loggers overview",
     "commands cli",

@@ -123,6 +123,77 @@ def test_whatever_changes_between_steps_is_noticed(disturb: Any) -> None:
     assert_same(results[0], results[1], **TOLERANCE)
 
 
+POLICIES = [
+    {"first_moment": "task", "second_moment": "task", "beta3": 0.0},
+    {"second_moment": "reset", "lr": 0.3, "betas": (0.8, 0.9)},
+    {"first_moment": "ema", "second_moment": "ema", "weight_decay": 0.1, "maximize": True},
+]
+
+
+def grouped(params: list[Parameter], **kwargs: Any) -> ContinualAdam:
+    groups = [{"params": params[i::3], **policy} for i, policy in enumerate(POLICIES)]
+    return ContinualAdam(groups, **kwargs)
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """The outcome of every attempt to step all groups in one call."""
+    outcomes: list[bool] = []
+    original = fused_cpu_fast.fast_steps
+
+    def counting(*args: Any) -> bool:
+        outcomes.append(original(*args))
+        return outcomes[-1]
+
+    monkeypatch.setattr(fused_cpu_fast, "fast_steps", counting)
+    return outcomes
+
+
+def test_groups_are_stepped_in_one_call_each_by_its_own_settings(together: list[bool]) -> None:
+    results = []
+    for kwargs in ({"fused": True}, {"foreach": False}):
+        params = parameters((3,), (2, 2), (5,), (4,), (1,), (6,), (2,))
+        optimizer = grouped(params, **kwargs)
+        train(optimizer, params, range(8), boundary_after=[2, 3])
+        results.append([*params, *states(optimizer, params)])
+        assert [int(group["tasks_seen"]) for group in optimizer.param_groups] == [2, 2, 2]
+    assert_same(results[0], results[1], **TOLERANCE)
+    assert together == [True] * 7
+
+
+@pytest.mark.parametrize(
+    "disturb", [disturb_data, disturb_state_tensor, disturb_state_memory, clear_state, load, freeze]
+)
+def test_whatever_changes_between_steps_of_several_groups_is_noticed(disturb: Any) -> None:
+    results = []
+    for kwargs in ({"fused": True}, {"foreach": False}):
+        params = parameters((3,), (2, 2), (5,), (4,))
+        optimizer = grouped(params, **kwargs)
+        train(optimizer, params, range(4), boundary_after=[1])
+        disturb(optimizer, params)
+        for seed in range(4, 9):
+            set_gradients(seed, params)
+            for p in params:
+                p.grad = p.grad if p.requires_grad else None
+            optimizer.step()
+            if seed == 6:
+                optimizer.end_task()
+        results.append([*params, *states(optimizer, params)])
+    assert_same(results[0], results[1], **TOLERANCE)
+
+
+def test_groups_that_do_not_fit_one_call_are_stepped_one_by_one(together: list[bool]) -> None:
+    results = []
+    for kwargs in ({"fused": True}, {"foreach": False}):
+        params = [*parameters((3,), (2, 2)), Parameter(torch.ones(4).float())]
+        optimizer = grouped(params, **kwargs)
+        train(optimizer, params, range(10), boundary_after=[2])
+        results.append(params)
+    assert_same(results[0][:2], results[1][:2], **TOLERANCE)
+    assert_same(results[0][2:], results[1][2:], rtol=1e-5, atol=1e-6)
+    assert not any(together)
+
+
 def odd_layouts() -> list[Parameter]:
     base = torch.arange(48, dtype=torch.float64).sin()
     return [

@@ -6,7 +6,6 @@ from torch import nn
 
 from longtail.random import derive
 from longtail.replicas import (
-    LARGE,
     Replicas,
     broadcast,
     build_model,
@@ -15,6 +14,7 @@ from longtail.replicas import (
     linear_chain,
     parameter_groups,
 )
+from longtail.stacked_linear import LARGE, joined
 
 S, B = 3, 5
 
@@ -217,3 +217,55 @@ def test_a_class_may_run_a_stack_of_itself() -> None:
     assert outputs.shape == (2, S, B, 4)
     for seed, model in enumerate(models):
         assert torch.equal(outputs[1, seed], x[seed] * model.scale)
+
+
+def weights_of(stack: Replicas) -> list[nn.Parameter]:
+    return [stack.policy_parameters(p)[0] for p in range(stack.lead[0])]
+
+
+def test_policies_lie_end_to_end_and_so_do_their_gradients() -> None:
+    stack = Replicas([nn.Linear(6, 1) for _ in range(S)], policies=3)
+    for moved in (stack, stack.double()):
+        weights = weights_of(moved)
+        whole = joined(weights)
+        assert whole.data_ptr() == weights[0].data_ptr()
+        assert torch.equal(whole, torch.stack(weights))
+    stack(torch.randn(S, B, 6, dtype=torch.float64)).sum().backward()
+    grads = [p.grad for p in weights_of(stack)]
+    assert joined(grads).data_ptr() == grads[0].data_ptr()
+
+
+def test_moving_a_stack_to_where_it_is_leaves_its_memory_alone() -> None:
+    stack = Replicas([nn.Linear(6, 1) for _ in range(S)], policies=3)
+    before = [p.data_ptr() for p in stack.parameters()]
+    assert [p.data_ptr() for p in stack.to("cpu").parameters()] == before
+
+
+def test_policies_that_were_moved_apart_are_joined_by_a_copy() -> None:
+    stack = Replicas([nn.Linear(6, 2) for _ in range(S)], policies=3)
+    x = torch.randn(S, B, 6)
+    expected = stack(x)
+    middle = weights_of(stack)[1]
+    middle.data = middle.data.clone()
+    assert torch.equal(stack(x), expected)
+    stack(x).sum().backward()
+    assert middle.grad is not None
+
+
+def test_neighbours_by_chance_are_not_joined_without_a_copy() -> None:
+    memory = torch.arange(6.0)
+    one = torch.empty(0).set_(memory.untyped_storage(), 0, (3,))
+    other = memory[3:].clone()
+    assert torch.equal(joined([one, other]), torch.stack([one, other]))
+    # the same addresses, but a storage that ends before the second
+    short = torch.frombuffer(memory.numpy(), dtype=torch.float32, count=3)
+    assert joined([short, memory[3:]]).data_ptr() != short.data_ptr()
+
+
+def test_a_change_between_forward_and_backward_is_noticed() -> None:
+    stack = Replicas([nn.Linear(6, 1) for _ in range(S)], policies=3)
+    loss = stack(torch.randn(S, B, 6)).sum()
+    with torch.no_grad():
+        weights_of(stack)[2].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -31,6 +31,7 @@ from torch.func import functional_call, vmap
 from torch.utils import _pytree as pytree
 
 from longtail.random import derive
+from longtail.stacked_linear import lay_out, linear
 
 # Layers that act on each number alone, hence on any leading dimensions.
 POINTWISE = (
@@ -46,11 +47,6 @@ POINTWISE = (
     nn.Hardtanh,
     nn.Dropout,
 )
-# Weights of one replica's layer from which, on a CPU, copying them together costs too much.
-LARGE = 1 << 15
-
-# Up to so many outputs a CPU multiplies W hᵀ faster than h Wᵀ; ten times for one output.
-NARROW = 4
 
 
 class Replicas(nn.Module):
@@ -77,9 +73,16 @@ class Replicas(nn.Module):
         self.members = nn.ModuleList(
             [stacked, *(copy.deepcopy(stacked) for _ in range(policies - 1))]
         )
+        lay_out(self.members)  # pyright: ignore[reportArgumentType]
         chains = [linear_chain(member) for member in self.members]
         # Plain tuples, not a submodule: the same layers must not be registered twice.
         self._chains = None if None in chains else list(zip(*chains, strict=True))
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Replicas:
+        """What `to`, `double` and the like go through: they move every parameter on its own."""
+        super()._apply(fn, recurse)
+        lay_out(self.members)  # pyright: ignore[reportArgumentType]
+        return self
 
     def forward(self, inputs: Any) -> Any:
         if self._chains is not None and isinstance(inputs, Tensor):
@@ -100,20 +103,18 @@ class Replicas(nn.Module):
 
     def _chained(self, h: Tensor) -> Tensor:
         assert self._chains is not None
-        P, S = self.lead
-        folded = (
-            False  # have the policies been told apart yet? h is [S, B, ...], then [P, S, B, ...]
-        )
+        # have the policies been told apart yet? h is [S, B, ...], then [P, S, B, ...]
+        folded = False
         for layers in self._chains:
             layer = layers[0]
             if isinstance(layer, nn.Linear):
-                h = _linear(layers, h, folded, P, S)  # pyright: ignore[reportArgumentType]
+                h = linear(layers, h, folded)  # pyright: ignore[reportArgumentType]
                 folded = True
             elif isinstance(layer, nn.Flatten) and layer.start_dim > 0:
                 h = h.flatten(layer.start_dim + (2 if folded else 1))
             else:
                 h = layer(h)
-        return h if folded else h.expand(P, *h.shape)
+        return h if folded else h.expand(self.lead[0], *h.shape)
 
     @staticmethod
     def _vmapped(member: nn.Module, inputs: Any) -> Any:
@@ -123,74 +124,6 @@ class Replicas(nn.Module):
             return functional_call(member, state, (inputs,))
 
         return vmap(one, randomness="different")(state, inputs)
-
-
-def _linear(layers: tuple[nn.Linear, ...], h: Tensor, folded: bool, P: int, S: int) -> Tensor:
-    """One Linear layer of all replicas: [S, B, in], or [P, S, B, in] once `folded`."""
-    weights: list[Tensor] = [layer.weight for layer in layers]
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    if P > 1 and weights[0][0].numel() >= LARGE and h.device.type == "cpu" and h.stride(0):
-        parts = h if folded else h.expand(P, *h.shape)
-        return torch.stack([_affine(parts[p], x.weight, x.bias) for p, x in enumerate(layers)])
-    if folded or (P == 1 and h.stride(0) != 0):
-        weight, bias = (
-            (weights[0], biases[0] if biases else None)
-            if P == 1
-            else (
-                torch.cat(weights),
-                torch.cat(biases) if biases else None,
-            )
-        )
-        out = _affine(h.flatten(0, 1) if folded else h, weight, bias)
-        return out.unflatten(0, (P, S))
-    if h.stride(0) == 0:  # all replicas see the same rows: one product for all of them
-        out = (h[0] @ torch.cat(weights).flatten(0, 1).t()).unflatten(1, (P, S, -1))
-        out = out.permute(1, 2, 0, 3)
-        return out + torch.cat(biases).view(P, S, 1, -1) if biases else out
-    # With one output each, [S, P, B] in memory leaves the loss contiguous rows to average.
-    one_each = weights[0].shape[1] == 1
-    out = _affine(h, torch.cat(weights, 1), torch.cat(biases, 1) if biases else None, one_each)
-    return out.unflatten(2, (P, -1)).permute(2, 0, 1, 3)
-
-
-def _affine(h: Tensor, weight: Tensor, bias: Tensor | None, one_each: bool = False) -> Tensor:
-    if torch.is_autocast_enabled(h.device.type):  # which knows the products, not our function
-        out = h @ weight.transpose(1, 2)
-        return out if bias is None else out + bias.unsqueeze(1)
-    return _Affine.apply(h, weight, bias, one_each)  # pyright: ignore[reportReturnType]
-
-
-class _Affine(torch.autograd.Function):
-    """h Wᵀ + b for a stack of matrices.
-
-    Autograd's own backward of this product gives the weight's gradient transposed, which is then
-    copied into the layout of the weight; here it comes out right.
-    """
-
-    @staticmethod
-    def forward(  # pyright: ignore
-        ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, one_each: bool
-    ) -> Tensor:
-        ctx.save_for_backward(h, weight)
-        if weight.shape[1] > NARROW and not one_each:
-            w_t = weight.transpose(1, 2)
-            return torch.bmm(h, w_t) if bias is None else torch.baddbmm(bias.unsqueeze(1), h, w_t)
-        h_t = h.transpose(1, 2)
-        out = (
-            torch.bmm(weight, h_t) if bias is None else torch.baddbmm(bias[..., None], weight, h_t)
-        )
-        return out.transpose(1, 2)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        h, weight = ctx.saved_tensors
-        needs_h, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        return (
-            torch.bmm(grad, weight) if needs_h else None,
-            torch.bmm(grad.transpose(1, 2), h) if needs_weight else None,
-            grad.sum(1) if needs_bias else None,
-            None,
-        )
 
 
 def linear_chain(module: nn.Module) -> list[nn.Module] | None:

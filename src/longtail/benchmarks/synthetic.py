@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.benchmarks import Benchmark
+from longtail.benchmarks.synthetic_tables import Chain, Dense, Generated, dense
 from longtail.random import normal, permutation, uniform
 from longtail.sequences import floor
 from longtail.tasks import REGRESSION, Examples, TaskSequence, TensorExamples
@@ -122,78 +123,6 @@ def task_weights(settings: Settings, seeds: Tensor) -> Tensor:
     return w
 
 
-class Generated:
-    """Examples that replicas do not share, but settings do: inputs [S, n, d], targets [K, S, n].
-
-    K is the number of settings and ``kinds [P]`` the one each policy learns: a batch then has
-    inputs [S, B, d] and targets [P, S, B]; without ``kinds`` there is one setting, targets [S, B].
-    """
-
-    def __init__(self, inputs: Tensor, targets: Tensor, kinds: Tensor | None = None) -> None:
-        self.inputs, self.targets, self.kinds = inputs, targets, kinds
-        S, n, _ = inputs.shape
-        self._flat = inputs.flatten(0, 1), targets.flatten(1)
-        self._base = torch.arange(S, device=inputs.device)[:, None] * n
-        self._start, self._stop = 0, n
-        self._copy: tuple[Tensor, Tensor] | None = None
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    def __getitem__(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            rows = slice(self._start + start, self._start + stop, step)
-            x, y = self.inputs[:, rows], self.targets[..., rows]
-        else:
-            x, y = self._take(index)
-        return x, y[0] if self.kinds is None else y.index_select(0, self.kinds)
-
-    def _take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        where = self._base + index.to(self._base.device)
-        rows = where.flatten()
-        x = self._flat[0].index_select(0, rows).unflatten(0, where.shape)
-        return x, self._flat[1].index_select(1, rows).unflatten(1, where.shape)
-
-    def arranged(self, order: Tensor) -> Arranged:
-        """The rows in the order of one epoch, [S, n]: one pass over the data, seed by seed.
-
-        A batch drawn from the table would touch memory far apart for every seed; from this copy it
-        is a slice. Epochs share its memory, as touching new pages costs more than the copy.
-        """
-        if self._copy is None:
-            S, n, d = len(self.inputs), len(self), self.inputs.shape[2]
-            self._copy = (
-                self.inputs.new_empty(S, n, d),
-                self.targets.new_empty(len(self.targets), S, n),
-            )
-        x, y = self._copy
-        rows = (self._base + order).flatten()
-        torch.index_select(self._flat[0], 0, rows, out=x.flatten(0, 1))
-        torch.index_select(self._flat[1], 1, rows, out=y.flatten(1))
-        return Arranged(x, y, self.kinds)
-
-    def narrow(self, start: int, stop: int) -> Generated:
-        part = Generated.__new__(Generated)
-        part.__dict__.update(self.__dict__)
-        part._start, part._stop = self._start + start, self._start + stop
-        part._base, part._copy = self._base + start, None
-        return part
-
-    def to(self, device: torch.device | str) -> Generated:
-        kinds = None if self.kinds is None else self.kinds.to(device)
-        moved = Generated(self.inputs.to(device), self.targets.to(device), kinds)
-        return moved.narrow(self._start, self._stop)
-
-
-class Arranged(Generated):
-    """Rows in the order in which an epoch visits them; an index is a range of consecutive ones."""
-
-    def _take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        rows = slice(int(index[0]), int(index[-1]) + 1)
-        return self.inputs[:, rows], self.targets[..., rows]
-
-
 class SyntheticSequence(TaskSequence):
     """The sequences of S seeds at once, under P settings that differ only in ``setting``.
 
@@ -217,40 +146,57 @@ class SyntheticSequence(TaskSequence):
         self._weights = torch.stack(weights)  # [K, S, T, d]
         chosen = torch.tensor([kinds.index(s.setting) for s in settings])
         self._kinds = None if len(kinds) == 1 else chosen
-        self._tests = Growing(self, "test", self.test_sizes)
+        self._tests: list[Generated] = []
 
     def to(self, device: torch.device | str) -> SyntheticSequence:
         moved = copy.copy(self)
         moved.device = torch.device(device)
         moved.seeds, moved._weights = self.seeds.to(device), self._weights.to(device)
         moved._kinds = None if self._kinds is None else self._kinds.to(device)
-        moved._tests = Growing(moved, "test", self.test_sizes)
+        moved._tests = []
         return moved
 
     def train(self, i: int) -> Examples:
-        return self.examples(*self.make(i, "train", int(self.train_sizes[i])))
+        return self._examples(self.make(i, "train", int(self.train_sizes[i])))
 
     def test(self, i: int) -> Examples:
-        return self._tests.rows(i, i + 1)
+        self._make_tests(i + 1)
+        return self._examples(self._tests[i])
 
     def tests(self, upto: int) -> tuple[Examples, Tensor]:
+        self._make_tests(upto)
         sizes = torch.as_tensor(self.test_sizes[:upto], device=self.device)
         task = torch.repeat_interleave(torch.arange(upto, device=self.device), sizes)
-        return self._tests.rows(0, upto), task
+        if self.replicas is not None:
+            return Chain(self._tests[:upto], self._kinds), task
+        return TensorExamples(*dense(self._tests[:upto], single=True), self.device), task
 
     def union(self) -> Examples:
-        return Growing(self, "train", self.train_sizes).rows(0, len(self))
+        parts = (self.make(t, "train", int(n)) for t, n in enumerate(self.train_sizes))
+        n, single = int(self.train_sizes.sum()), self.replicas is None
+        x, y = dense(parts, n, single=single)
+        return TensorExamples(x, y, self.device) if single else Dense(x, y, self._kinds)
 
-    def make(self, t: int, part: str, n: int) -> tuple[Tensor, Tensor]:
-        """Inputs [S, n, d] and targets [K, S, n] of one part of a task."""
+    def make(self, t: int, part: str, n: int) -> Generated:
+        """The examples of one part of a task."""
         s = self.settings
-        z = normal(n * s.l, self.seeds, part, "z", t, device=self.device).unflatten(1, (n, s.l))
         B, b = self._layer(t, "first", s.l, s.hidden)
         A, a = self._layer(t, "second", s.hidden, s.d)
-        x = torch.baddbmm(a, torch.baddbmm(b, z, B).relu_(), A)
-        noise = s.noise * normal(n, self.seeds, part, "noise", t, device=self.device)
+        hidden = torch.empty(len(self.seeds), n, s.hidden, device=self.device)
+        noise = torch.empty(len(self.seeds), n, device=self.device)
+        for some in self._seeds_at_once(n * s.l):  # what is made on the way stays in the cache
+            z = normal(n * s.l, self.seeds[some], part, "z", t, device=self.device)
+            torch.baddbmm(b[some], z.unflatten(1, (n, s.l)), B[some], out=hidden[some])
+            noise[some] = normal(n, self.seeds[some], part, "noise", t, device=self.device)
         w = self._weights[:, :, t].permute(1, 2, 0)  # [S, d, K]
-        return x, torch.bmm(x, w).permute(2, 0, 1) + noise
+        v, v0 = torch.bmm(A, w), torch.bmm(a, w)  # w · x = w · (A h + a), without making x
+        y = torch.baddbmm(v0, hidden.relu_(), v).permute(2, 0, 1).contiguous()
+        return Generated(hidden, A, a, y.add_(noise, alpha=s.noise), self._kinds)
+
+    def _seeds_at_once(self, numbers: int) -> list[slice]:
+        S = len(self.seeds)
+        step = S if self.device.type != "cpu" else max(1, (1 << 17) // numbers)
+        return [slice(s, s + step) for s in range(0, S, step)]
 
     def _layer(self, t: int, name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         """A layer's weight [S, rows, columns] and bias, as `nn.Linear` initialises them."""
@@ -258,48 +204,28 @@ class SyntheticSequence(TaskSequence):
         values = ((2.0 * u - 1.0) / math.sqrt(rows)).float().unflatten(1, (rows + 1, columns))
         return values[:, :rows], values[:, rows:]
 
-    def examples(self, x: Tensor, y: Tensor) -> TensorExamples | Generated:
+    def _make_tests(self, upto: int) -> None:
+        """Test examples are read again at every evaluation, so they are kept."""
+        for t in range(len(self._tests), upto):
+            self._tests.append(self.make(t, "test", int(self.test_sizes[t])))
+
+    def _examples(self, made: Generated) -> TensorExamples | Generated:
         if self.replicas is None:
-            return TensorExamples(x[0], y[0, 0], self.device)
-        return Generated(x, y, self._kinds)
-
-
-class Growing:
-    """All examples of one part of a sequence as one table, made as far as they are asked for.
-
-    Test examples are read again at every evaluation, so they are kept; training examples are, for
-    multi-task training alone.
-    """
-
-    def __init__(self, sequence: SyntheticSequence, part: str, sizes: np.ndarray) -> None:
-        self.sequence, self.part, self.sizes = sequence, part, sizes
-        self.offsets: list[int] = np.concatenate(([0], np.cumsum(sizes))).tolist()
-        self.made = 0
-        self.table: TensorExamples | Generated | None = None
-
-    def rows(self, first: int, last: int) -> Examples:
-        """The examples of tasks ``first`` to ``last`` - 1."""
-        sequence = self.sequence
-        if self.table is None:
-            S, n, d = len(sequence.seeds), self.offsets[-1], sequence.settings.d
-            self.x = torch.empty(S, n, d, device=sequence.device)
-            self.y = torch.empty(len(sequence._weights), S, n, device=sequence.device)
-            self.table = sequence.examples(self.x, self.y)
-        for t in range(self.made, last):
-            rows = slice(self.offsets[t], self.offsets[t + 1])
-            self.x[:, rows], self.y[..., rows] = sequence.make(t, self.part, int(self.sizes[t]))
-        self.made = max(self.made, last)
-        return self.table.narrow(self.offsets[first], self.offsets[last])
+            return TensorExamples(*dense([made], single=True), self.device)
+        return made
 
 
 def most_seeds(settings: Settings, method: str, memory: int) -> int:
-    """Seeds that a stack may have for its examples to take at most ``memory`` bytes.
+    """Seeds that a stack may have for its examples to take at most half of ``memory`` bytes.
 
-    Multi-task training keeps all training examples, everything else only the test examples.
+    Multi-task training keeps the inputs of all training examples. Otherwise there are the hidden
+    units of all test examples and of the largest task, twice.
     """
-    sizes = task_sizes(settings).sum()
-    examples = sizes * (settings.test_fraction + (method == "multitask"))
-    return max(1, int(memory / (4 * settings.d * examples)))
+    sizes = task_sizes(settings)
+    numbers = (settings.test_fraction * sizes.sum() + 2 * sizes[0]) * (settings.hidden + 4)
+    if method == "multitask":
+        numbers += sizes.sum() * settings.d
+    return max(1, int(memory / 2 / (4 * numbers)))
 
 
 def make_model(d: int) -> nn.Module:

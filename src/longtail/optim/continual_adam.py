@@ -16,7 +16,12 @@ from torch.optim.optimizer import (
 
 from longtail.optim import state as _state
 from longtail.optim.checks import check_settings
-from longtail.optim.fused import _fused_continualadam, fused_end_task, uses_fused
+from longtail.optim.fused import (
+    _fused_continualadam,
+    fused_end_task,
+    step_together,
+    uses_fused,
+)
 from longtail.optim.hooks import light_step
 from longtail.optim.steps import _multi_tensor_continualadam, _single_tensor_continualadam
 
@@ -263,6 +268,8 @@ class ContinualAdam(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
+        if not torch.compiler.is_compiling() and step_together(self):
+            return loss
         for group in self.param_groups:
             plan_cache, fused = None, None
             if not torch.compiler.is_compiling():
@@ -325,8 +332,8 @@ class ContinualAdam(Optimizer):
 
         return loss
 
-    def _plan_cache(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Where fused steps keep their tables of pointers: not state, never saved."""
+    def _plan_cache(self, group: Any) -> dict[str, Any]:
+        """Where fused steps keep their tables of pointers for a group, or for the list of all."""
         plans = self.__dict__.get("_plans")
         if plans is None:
             plans = self.__dict__["_plans"] = {}

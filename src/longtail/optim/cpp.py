@@ -101,7 +101,7 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_int
     for dtype in ("float", "double"):
         step = getattr(lib, f"longtail_step_{dtype}")
-        step.argtypes = (ctypes.c_int64, pointer, pointer, number, pointer, pointer, number)
+        step.argtypes = (ctypes.c_int64, pointer, number, *[pointer] * 5, number)
         step.restype = None
         end_task = getattr(lib, f"longtail_end_task_{dtype}")
         end_task.argtypes = (ctypes.c_int64, pointer, pointer, number, number)

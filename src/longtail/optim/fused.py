@@ -112,6 +112,7 @@ def _fused_continualadam(
             fast = _fast_module_for(device)
             cache["fast"] = fast.fast_step
             cache["fast_end_task"] = fast.fast_end_task
+            cache["fast_steps"] = getattr(fast, "fast_steps", None)
 
     if left and not (found_inf is not None and bool(found_inf)):
         chosen = _select(lists, left)
@@ -135,6 +136,15 @@ def _fused_continualadam(
             decoupled_weight_decay=decoupled_weight_decay,
             **settings,
         )
+
+
+def step_together(optimizer: Any) -> bool:
+    """Step all groups in one call; False, with nothing done, if each must be stepped on its own."""
+    groups = optimizer.param_groups
+    if len(groups) < 2:
+        return False
+    fast = optimizer._plan_cache(groups[0]).get("fast_steps")
+    return fast is not None and fast(optimizer, optimizer._plan_cache(groups))
 
 
 def fused_end_task(

@@ -1,4 +1,4 @@
-// Continual Adam on the CPU: one pass over memory for all parameters of a group.
+// Continual Adam on the CPU: one pass over memory for all parameters, of one group or several.
 //
 //   m = b1 m + (1 - b1) g          v = b2 v + (1 - b2) g^2
 //   p = p - size (m + r1 m_c) / (sqrt(v + r2 v_c) / s + eps)
@@ -21,7 +21,7 @@ enum Flag {
   SECOND_TASK = 16,
   FIRST_EMA = 32
 };
-enum Scalar { LR, BETA1, BETA2, BETA3, EPS, DECAY };
+enum Scalar { LR, BETA1, BETA2, BETA3, EPS, DECAY, SCALARS };
 enum Column { P, M, V, PAST_V, PAST_M, STEP, PAST_STEPS, SIZE, G };
 
 constexpr int64_t GRAIN = 1 << 15;  // elements worth a thread
@@ -138,24 +138,31 @@ template <class Work> void share_out(const Table& table, int threads, const Work
   }
 }
 
+// Parameter groups lie one after the other in the table: group k has rows ends[k-1] to ends[k],
+// the scalars x + SCALARS k and flags[k].
 template <class T>
-void step(const Table& table, const double* x, int flags, const float* grad_scale,
-          const float* found_inf, int threads) {
+void step(const Table& table, int groups, const int64_t* ends, const double* x, const int* flags,
+          const float* grad_scale, const float* found_inf, int threads) {
   if (found_inf && *found_inf != 0) return;
   std::vector<Factors<T>> all(table.n);
-  double last_t = -1, last_c = -1;
-  for (int64_t i = 0; i < table.n; ++i) {
-    const double t = *table.at<float>(STEP, i) += 1, c = *table.at<float>(PAST_STEPS, i);
-    all[i] = i && t == last_t && c == last_c
-                 ? all[i - 1]
-                 : factors<T>(t, c, x, flags, grad_scale ? *grad_scale : 1.0);
-    last_t = t;
-    last_c = c;
+  std::vector<Update<T>> updates(table.n);
+  for (int64_t k = 0, i = 0; k < groups; ++k, x += SCALARS) {
+    const int flag = flags[k];
+    const bool l2 = !(flag & DECOUPLED) && x[DECAY] != 0;
+    const Update<T> update = choose<T>(l2, flag & FIRST_TASK, flag & SECOND_TASK);
+    double last_t = -1, last_c = -1;
+    for (; i < ends[k]; ++i) {
+      const double t = *table.at<float>(STEP, i) += 1, c = *table.at<float>(PAST_STEPS, i);
+      all[i] = t == last_t && c == last_c
+                   ? all[i - 1]
+                   : factors<T>(t, c, x, flag, grad_scale ? *grad_scale : 1.0);
+      updates[i] = update;
+      last_t = t;
+      last_c = c;
+    }
   }
-  const bool l2 = !(flags & DECOUPLED) && x[DECAY] != 0;
-  const Update<T> update = choose<T>(l2, flags & FIRST_TASK, flags & SECOND_TASK);
   share_out(table, threads, [&](int64_t i, int64_t begin, int64_t end) {
-    update(table, i, begin, end, all[i]);
+    updates[i](table, i, begin, end, all[i]);
   });
 }
 
@@ -199,14 +206,16 @@ template <class T> int end_task(const Table& table, const double* x, int flags, 
 
 extern "C" {
 
-void longtail_step_float(int64_t n, const int64_t* cells, const double* x, int flags,
-                         const float* grad_scale, const float* found_inf, int threads) {
-  step<float>({cells, n}, x, flags, grad_scale, found_inf, threads);
+void longtail_step_float(int64_t n, const int64_t* cells, int groups, const int64_t* ends,
+                         const double* x, const int* flags, const float* grad_scale,
+                         const float* found_inf, int threads) {
+  step<float>({cells, n}, groups, ends, x, flags, grad_scale, found_inf, threads);
 }
 
-void longtail_step_double(int64_t n, const int64_t* cells, const double* x, int flags,
-                          const float* grad_scale, const float* found_inf, int threads) {
-  step<double>({cells, n}, x, flags, grad_scale, found_inf, threads);
+void longtail_step_double(int64_t n, const int64_t* cells, int groups, const int64_t* ends,
+                         const double* x, const int* flags, const float* grad_scale,
+                         const float* found_inf, int threads) {
+  step<double>({cells, n}, groups, ends, x, flags, grad_scale, found_inf, threads);
 }
 
 int longtail_end_task_float(int64_t n, const int64_t* cells, const double* x, int flags,

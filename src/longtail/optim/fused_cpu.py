@@ -82,9 +82,15 @@ def kernel_flags(decoupled: bool, maximize: bool, first_moment: str, second_mome
 
 
 class Table:
-    """The kernel's view of some parameters of one dtype: nine columns, gradients last."""
+    """The kernel's view of some parameters of one dtype: nine columns, gradients last.
 
-    def __init__(self, lib: ctypes.CDLL, rows: Sequence[Row]) -> None:
+    ``ends`` says where each parameter group ends; without it all rows are one group's.
+    """
+
+    def __init__(
+        self, lib: ctypes.CDLL, rows: Sequence[Row], ends: Sequence[int] | None = None
+    ) -> None:
+        self.ends = array("q", ends or [len(rows)])
         is_float = rows[0].param.dtype is torch.float32
         self.step: Callable[..., None] = (
             lib.longtail_step_float if is_float else lib.longtail_step_double
@@ -104,16 +110,19 @@ class Table:
         self,
         grads: list[int],
         scalars: array,
-        flags: int,
+        flags: array,
         grad_scale: Tensor | None,
         found_inf: Tensor | None,
     ) -> None:
+        """One step; ``scalars`` has six numbers and ``flags`` one for each group of `ends`."""
         self.cells[8 * self.n :] = array("q", grads)
         self.step(
             self.n,
             self.address,
+            len(self.ends),
+            self.ends.buffer_info()[0],
             scalars.buffer_info()[0],
-            flags,
+            flags.buffer_info()[0],
             None if grad_scale is None else grad_scale.data_ptr(),
             None if found_inf is None else found_inf.data_ptr(),
             torch.get_num_threads(),
@@ -184,7 +193,7 @@ def step_(
         Table(lib, [rows[i] for i in indices]).run(
             [g.data_ptr() for g in laid_out],
             scalars,
-            flags,
+            array("i", [flags]),
             as_float(grad_scale),
             as_float(found_inf),
         )
