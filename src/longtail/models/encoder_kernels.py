@@ -31,7 +31,7 @@ def norm_forward(
     inside = (n < N) & (h < H)
     at = (r * N + n).to(tl.int64) * H + h
     branch = tl.load(a + at, inside, 0.0).to(tl.float32) + tl.load(bias + own, h < H, 0.0)
-    if DROP:
+    if DROP > 0:
         branch *= kept(seeds, r % S, salt, ((r % S) * N + n) * H + h, DROP)
     z = tl.where(inside, tl.load(x + at, inside, 0.0) + branch, 0.0)
     center = tl.sum(z, 1, keep_dims=True) / H
@@ -64,7 +64,7 @@ def norm_backward(
     z = tl.load(x + at, inside, 0.0)
     if BRANCH:
         branch = tl.load(a + at, inside, 0.0).to(tl.float32) + tl.load(bias + own, h < H, 0.0)
-        if DROP:
+        if DROP > 0:
             keep = kept(seeds, r % S, salt, ((r % S) * N + n) * H + h, DROP)
             branch *= keep
         z += branch
@@ -82,7 +82,7 @@ def norm_backward(
     tl.store(into, tl.sum(d * unit, 0), columns < H)
     tl.store(into + kind_stride, tl.sum(d, 0), columns < H)
     if BRANCH:
-        if DROP:
+        if DROP > 0:
             g *= keep
         tl.store(dz16 + at, g.to(dz16.dtype.element_ty), inside)
         tl.store(into + 2 * kind_stride, tl.sum(g, 0), columns < H)
@@ -167,7 +167,7 @@ def attention_forward(
         HEADS, D, LONG, RELATIVE,
     )  # fmt: skip
     t = tl.arange(0, LONG)
-    if DROP:
+    if DROP > 0:
         place = ((((r % S) * B + b) * HEADS + head) * LONG + t[:, None]) * LONG + t[None, :]
         weight *= kept(seeds, r % S, salt, place, DROP)
     mixed = tl.dot(weight.to(v.dtype), v)
@@ -199,7 +199,7 @@ def attention_backward(
     do = tl.load(dout + row * (HEADS * D) + head * D + d[None, :], real, 0.0)
     dp = tl.dot(do, tl.trans(v))
     used = p
-    if DROP:
+    if DROP > 0:
         place = ((((r % S) * B + b) * HEADS + head) * LONG + t[:, None]) * LONG + t[None, :]
         keep = kept(seeds, r % S, salt, place, DROP)
         used = p * keep

@@ -181,7 +181,7 @@ class LayerPass:
             self.seeds, self.S, self.B, self.T, bias.stride(0), self._salt(layer, _ATTENTION),
             head**-0.5, *strides,
             self.config.heads, head, long, self.relative is not None, self.drop,
-            num_warps=8 if long > 64 else 4,
+            num_warps=4 if long <= 64 else 8 if self.relative is None else 16,
         )  # fmt: skip
 
     def _weight_gradient(self, name: str, layer: int, dy: Tensor, x: Tensor) -> None:
