@@ -45,7 +45,7 @@ def prepare(options: DataOptions, problems: Problems | None = None) -> PreparedV
     """The benchmark, from the cache where the same files were prepared before."""
     problems = Problems(options.strict) if problems is None else problems
     folder = data_folder(options)
-    prepared = _questions(options, folder, problems)
+    prepared = prepare_questions(options, problems, folder)
     used = [prepared.facts["images"][k] for k in np.unique(prepared.images)]
     features = find_features(folder)
     regions = read_regions(
@@ -54,8 +54,11 @@ def prepare(options: DataOptions, problems: Problems | None = None) -> PreparedV
     return with_regions(prepared, regions, problems)
 
 
-def _questions(options: DataOptions, folder: Path, problems: Problems) -> PreparedVQA:
+def prepare_questions(
+    options: DataOptions, problems: Problems, folder: Path | None = None
+) -> PreparedVQA:
     """Questions and tasks without regions, cached."""
+    folder = data_folder(options) if folder is None else folder
     train = question_files(folder, "train", options.questions)
     test = question_files(folder, options.test_split, options.questions)
     for split, found in (("train", train), (options.test_split, test)):

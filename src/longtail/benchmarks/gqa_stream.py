@@ -128,11 +128,14 @@ class _Buffer:
                 return value
             except json.JSONDecodeError as error:
                 # within the last few characters, or in a string without end: perhaps cut off here
-                cut = error.pos > len(self.text) - 16 or error.msg.startswith("Unterminated")
-                if not cut or len(self.text) - self.at > LONGEST or not self.more():
-                    text = "it ends within a value" if cut else error.msg
-                    self.at = error.pos if error.doc is self.text else self.at
-                    raise self.broken(text) from None
+                unended = error.msg.startswith("Unterminated")
+                cut = unended or error.pos > len(self.text) - 16
+                if cut and not self.ended and len(self.text) - self.at < LONGEST:
+                    self.more()
+                    continue
+                self.at = error.pos
+                ends = unended or error.pos >= len(self.text.rstrip())
+                raise self.broken("it ends within a value" if ends else error.msg) from None
 
     def broken(self, what: str) -> ValueError:
         before = self.text[: self.at]
