@@ -171,9 +171,12 @@ class ScoreMatrix:
 _ARRAYS = ("own", "best", "last", "_last_after", "_has_own", "_has_best")
 
 
-def summary(m: ScoreMatrix) -> dict[str, Any]:
-    """RP, LP, BWT and FGT; floats, or arrays ``[*lead]`` where scores have leading dimensions."""
-    return _summary(m, np.ones(len(m), bool))
+def summary(m: ScoreMatrix, chosen: np.ndarray | None = None) -> dict[str, Any]:
+    """RP, LP, BWT and FGT; floats, or arrays ``[*lead]`` where scores have leading dimensions.
+
+    Over all tasks, or those that ``chosen [T]`` says.
+    """
+    return _summary(m, np.ones(len(m), bool) if chosen is None else chosen)
 
 
 def curve(m: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:
@@ -183,26 +186,34 @@ def curve(m: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:
     return np.array(after, dtype=np.int64), np.stack(rp, -1) if rp else np.empty((*_lead(m), 0))
 
 
+def size_groups(trained: Any, train_sizes: Any) -> dict[str, np.ndarray]:
+    """The tasks of each group.
+
+    ``head`` is the largest tenth of the trained tasks, ``tail`` the smaller half, ``body`` what
+    lies between; ``zero_shot`` are the tasks never trained.
+    """
+    trained, sizes = np.asarray(trained, bool), np.asarray(train_sizes)
+    known = np.flatnonzero(trained)
+    order = known[np.argsort(-sizes[known], kind="stable")]
+    head, half = -(-len(order) // 10), -(-len(order) // 2)
+    return {
+        "head": order[:head],
+        "body": order[head:half],
+        "tail": order[max(head, half) :],
+        "zero_shot": np.flatnonzero(~trained),
+    }
+
+
 def breakdown(m: ScoreMatrix, train_sizes: Any) -> dict[str, dict[str, Any]]:
     """The metrics by task size: where in the tail performance is lost.
 
-    ``head`` is the largest tenth of the trained tasks, ``tail`` the smaller half, ``body`` what
-    lies between; ``zero_shot`` are the tasks never trained. Groups without tasks are left out.
+    The groups are those of :func:`size_groups`; what has no test examples is left out.
     """
     sizes = np.asarray(train_sizes)
     if len(sizes) != len(m):
         raise ValueError(f"Invalid train_sizes: {len(sizes)} entries for {len(m)} tasks")
-    trained = np.flatnonzero(m.trained)
-    order = trained[np.argsort(-sizes[trained], kind="stable")]
-    head, half = -(-len(order) // 10), -(-len(order) // 2)
-    groups = {
-        "head": order[:head],
-        "body": order[head:half],
-        "tail": order[max(head, half) :],
-        "zero_shot": np.flatnonzero(~m.trained),
-    }
     result: dict[str, dict[str, Any]] = {}
-    for name, tasks in groups.items():
+    for name, tasks in size_groups(m.trained, sizes).items():
         if m.test_sizes[tasks].sum() == 0:
             continue
         chosen = np.zeros(len(m), bool)

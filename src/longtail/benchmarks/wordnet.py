@@ -67,7 +67,7 @@ def read_wordnet(folder: str | Path, *, words: set[str] | None = None) -> WordNe
         folder: where ``index.sense`` and ``data.*`` lie, or a folder that has them in ``dict/``.
         words: only these words (reading all takes a few seconds).
     """
-    folder = _dict_folder(Path(folder))
+    folder = dict_folder(Path(folder))
     entries: list[tuple[str, str, int, int, int]] = []
     total = 0
     for line_number, line in _lines(folder / "index.sense"):
@@ -110,7 +110,7 @@ def _glosses(folder: Path, wanted: set[tuple[str, int]]) -> dict[tuple[str, int]
     return found
 
 
-def _dict_folder(folder: Path) -> Path:
+def dict_folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise ValueError(f"No such folder: {folder}")
     for candidate in (folder, folder / "dict"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 EXAMPLES = """examples:
-  longtail data mnist        fetch what is missing, check what is there
-  longtail data toy          says that this benchmark needs no files
+  longtail data mnist              fetch what is missing, check what is there
+  longtail data wsd --check DIR    check the files in a folder, fetch nothing
+  longtail data toy                says that this benchmark needs no files
 """
 
 
@@ -15,7 +16,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("benchmark", metavar="BENCHMARK", help="a name from `longtail list`")
     parser.add_argument("--dir", help="folder for the files (default: the benchmark's own)")
-    parser.add_argument("--check", action="store_true", help="only check, fetch nothing")
+    parser.add_argument(
+        "--check",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="DIR",
+        help="only check the files (in DIR, or in --dir), fetch nothing",
+    )
+    parser.add_argument("--source", help="vqa: generated, to write a generated world (to --dir)")
+    parser.add_argument("--strict", action="store_true", help="vqa: refuse what is only counted")
     parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
 
@@ -23,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from longtail.settings import load_benchmark
 
+    if isinstance(args.check, str):
+        if args.dir not in (None, args.check):
+            raise ValueError(f"--check {args.check} and --dir {args.dir}: which folder is it?")
+        args.dir, args.check = args.check, True
     command = getattr(load_benchmark(args.benchmark), "data_command", None)
     if command is not None:
         return int(command(args) or 0)

@@ -1,0 +1,161 @@
+"""WSD-CL: 20,399 words of SemCor, each a task: which of its WordNet senses does it have here?
+
+The model matches sentences: a target in its sentence against the gloss of one candidate sense,
+
+    [CLS] A cat is chasing a " mouse " . [SEP] mouse : any of numerous small rodents ... [SEP]
+
+and its answer is the sense with the highest score. Rows are such pairs, scores count targets. The
+order of the tasks and the split of their targets, nine to one, follow ``data.seed``; the run's seed
+sets the classifier's first weights, the order of batches and the validation share.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from longtail.benchmarks import Benchmark
+from longtail.benchmarks.wsd_corpus import fingerprint, read_corpus
+from longtail.benchmarks.wsd_data import data_command, locate
+from longtail.benchmarks.wsd_miniature import miniature, tiny_encoder
+from longtail.benchmarks.wsd_prepared import Prepared, cache_name, load, prepare, save
+from longtail.benchmarks.wsd_scores import Evaluation
+from longtail.benchmarks.wsd_tasks import word_tasks
+from longtail.benchmarks.wsd_tokens import load_tokenizer
+from longtail.downloads import cache_folder
+from longtail.models.sentence_pairs import SentencePairs
+
+__all__ = ["PAPER", "Settings", "build", "data_command", "prepared_of"]
+
+PAPER = "wsd"
+STACKABLE = True  # the data depend on data.seed, not on the run's
+PAPER_POINTS = (100, *range(1000, 20001, 1000))  # and after the last task
+TRAIN: dict[str, Any] = {
+    "epochs": 4,
+    "batch_size": 12,
+    "lr": 1e-6,
+    "weight_decay": 0.01,
+    "schedule": "linear",
+    "warmup": 0.1,
+    "validation": 0.05,
+    "evaluate_at": PAPER_POINTS,
+    "cuda_graph": True,
+}
+METHOD_SETTINGS: dict[str, dict[str, Any]] = {
+    "ewc": {"strength": 2.0},
+    "ewcpp": {"strength": 0.1, "decay": 0.9},
+    "reservoir": {"buffer": 20_000},
+    "derpp": {"buffer": 20_000, "alpha": 1.0, "beta": 1.0},
+    "agem": {"buffer": 20_000},
+}
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the words come from, how many of them, and what reads them."""
+
+    tasks: int = _setting(0, "only so many tasks, the first of the order; 0: all 20,399")
+    cap: int = _setting(0, "training targets of a task at most; 0: all of them")
+    seed: int = _setting(0, "seed of the split and of the order of the tasks")
+    semcor: str = _setting(
+        "", "SemCor 3.0, folder or archive; empty: where `longtail data` puts it"
+    )
+    wordnet: str = _setting("", "WordNet 3.0's dict folder, `nltk` or `wn`; empty: as for semcor")
+    prepared: str = _setting("", "folder of prepared token tables, in place of semcor and wordnet")
+    backbone: str = _setting("bert-base-uncased", "encoder: folder, or Hugging Face name")
+    longest: int = _setting(96, "tokens of a pair; longer sentences are cut around their target")
+    dropout: float = _setting(0.0, "dropout of encoder and classifier")
+    freeze_embeddings: bool = _setting(False, "leave word, position and type embeddings untrained")
+    miniature: bool = _setting(False, "the built-in sentences and a tiny encoder: needs no files")
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "cap", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Invalid {name}: {getattr(self, name)}")
+        if not 32 <= self.longest <= 512:
+            raise ValueError(f"Invalid longest: {self.longest}, should be from 32 to 512")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"Invalid dropout: {self.dropout}, should be in [0, 1)")
+
+
+def build(settings: Settings, seed: int) -> Benchmark:
+    """The tasks and the model; only the model's classifier depends on the run's seed."""
+    prepared = prepared_of(settings)
+    if settings.tasks > len(prepared.lemmas):
+        raise ValueError(
+            f"Invalid tasks: {settings.tasks}, there are {len(prepared.lemmas)} words in the corpus"
+        )
+    sequence = word_tasks(
+        prepared,
+        settings.seed,
+        tasks=settings.tasks,
+        cap=settings.cap,
+        longest=settings.longest,
+    )
+    return Benchmark(sequence, make_model(settings, prepared), Evaluation())
+
+
+def make_model(settings: Settings, prepared: Prepared) -> Callable[[int], nn.Module]:
+    separator = prepared.template.middle[0]
+
+    def make(seed: int) -> nn.Module:
+        if settings.miniature:
+            encoder = tiny_encoder(prepared.template, settings.longest, settings.dropout)
+            if settings.freeze_embeddings:
+                encoder.freeze_embeddings()
+            return SentencePairs(encoder, separator, settings.dropout)
+        model = SentencePairs.from_pretrained(
+            settings.backbone, separator, settings.dropout, settings.freeze_embeddings
+        )
+        shape = model.encoder.config
+        if shape.vocab < prepared.template.vocab:
+            raise ValueError(
+                f"the backbone {settings.backbone!r} knows {shape.vocab} tokens, the data were "
+                f"prepared with {prepared.template.vocab}: give the backbone they were prepared for"
+            )
+        if shape.longest < settings.longest:
+            raise ValueError(
+                f"Invalid longest: {settings.longest}, {settings.backbone!r} reads at most "
+                f"{shape.longest} tokens"
+            )
+        return model
+
+    return make
+
+
+def prepared_of(settings: Settings, tell: Callable[[str], None] | None = None) -> Prepared:
+    """The token tables: built in, from a folder, from the cache, or made from the corpus now."""
+    if settings.miniature:
+        return miniature()
+    if settings.prepared:
+        return load(settings.prepared)
+    return _from_corpus(settings.semcor, settings.wordnet, settings.backbone, tell)
+
+
+@functools.lru_cache(maxsize=1)
+def _from_corpus(
+    semcor: str, wordnet: str, backbone: str, tell: Callable[[str], None] | None = None
+) -> Prepared:
+    places = locate(semcor, wordnet)
+    tokenizer = load_tokenizer(backbone)
+    folder = prepared_folder(backbone, *places)
+    if not (folder / "meta.json").is_file():
+        if tell is not None:
+            tell(f"preparing {places[0]} for {backbone} in {folder}")
+        save(prepare(read_corpus(*places), tokenizer), folder, tokenizer)
+    return load(folder)
+
+
+def prepared_folder(backbone: str, semcor: str | Path, wordnet: str | Path) -> Path:
+    """Where the token tables of these files and this backbone's tokeniser are kept."""
+    name = cache_name(fingerprint(semcor, wordnet), load_tokenizer(backbone))
+    return cache_folder("wsd", f"prepared-{name}")
