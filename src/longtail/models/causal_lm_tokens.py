@@ -1,0 +1,84 @@
+"""From text to token ids and back, by bytes or by a pretrained model's own tokeniser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Tokens(Protocol):
+    """What a benchmark needs of a tokeniser."""
+
+    end: int  # ends an answer
+    vocabulary: int
+
+    def encode(self, texts: list[str]) -> list[list[int]]: ...
+
+    def decode(self, rows: list[list[int]]) -> list[str]: ...
+
+
+class Bytes:
+    """UTF-8 bytes, and one token more that ends an answer: needs no files."""
+
+    end = 256
+    vocabulary = 257
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        return [list(text.encode()) for text in texts]
+
+    def decode(self, rows: list[list[int]]) -> list[str]:
+        return [bytes(t for t in row if t < 256).decode(errors="replace") for row in rows]
+
+
+class Pretrained:
+    """tokenizer.json of a folder (through `tokenizers`), or a name (through transformers)."""
+
+    def __init__(self, tokenizer: Any, end: int) -> None:
+        self._tokenizer, self.end = tokenizer, end
+        self.vocabulary = tokenizer.get_vocab_size()
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        return [e.ids for e in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    def decode(self, rows: list[list[int]]) -> list[str]:
+        return self._tokenizer.decode_batch(rows, skip_special_tokens=True)
+
+
+def load_tokens(name: str) -> Pretrained:
+    """The tokeniser of a folder with tokenizer.json and config.json, or of a hub's name."""
+    from longtail.models.causal_lm_llama import read_config
+
+    folder = Path(name).expanduser()
+    end = read_config(folder).get("eos_token_id")
+    file = folder / "tokenizer.json"
+    if file.exists() and end is not None:
+        tokenizers = import_tokenizers(name)
+        return Pretrained(tokenizers.Tokenizer.from_file(str(file)), _first(end))
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise ValueError(
+            f"model {name!r} needs transformers: pip install 'longtail[transformers]'"
+        ) from None
+    try:
+        found = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the tokeniser of {name!r} cannot be loaded: {error}") from None
+    backend = getattr(found, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(f"the tokeniser of {name!r} has no fast form (tokenizer.json)")
+    return Pretrained(backend, _first(found.eos_token_id))
+
+
+def _first(end: Any) -> int:
+    return int(end[0] if isinstance(end, list) else end)
+
+
+def import_tokenizers(what: str) -> Any:
+    try:
+        import tokenizers
+    except ImportError:
+        raise ValueError(
+            f"{what} needs the package tokenizers: pip install 'longtail[transformers]'"
+        ) from None
+    return tokenizers
