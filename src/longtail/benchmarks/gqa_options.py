@@ -36,13 +36,14 @@ class DataOptions:
     world_questions: int = _setting(114_000, "questions of the generated world")
     noise: float = _setting(1.0, "noise of generated features, against prototypes of size 1")
     occlusion: float = _setting(0.2, "share of generated objects that others partly hide")
-    tag_noise: float = _setting(0.2, "share of generated tags that name a similar object")
+    tag_noise: float = _setting(0.3, "share of generated tags that name a similar object")
+    detector: int = _setting(100, "types with a generated tag of their own; others: the category")
 
     def __post_init__(self) -> None:
         for name in ("tasks", "smallest_task", "world_questions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
-        for name in ("regions", "feature_width", "noise", "largest_task"):
+        for name in ("regions", "feature_width", "noise", "detector", "largest_task"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
         for name in ("occlusion", "tag_noise"):

@@ -55,13 +55,13 @@ def world_of(options: DataOptions) -> World:
     base |= {"seed": options.world_seed, "noise": options.noise}
     base |= {"occlusion": options.occlusion, "tag_noise": options.tag_noise}
     if options.source == "generated":
-        base["questions"] = options.world_questions
+        base |= {"questions": options.world_questions, "detector": options.detector}
     return World(**base)
 
 
 def ensure_world(world: World, folder: Path | None = None) -> Path:
     """The folder of a world's files, written if they are not there."""
-    text = json.dumps({"version": 1, **asdict(world)}, sort_keys=True)
+    text = json.dumps({"version": 2, **asdict(world)}, sort_keys=True)
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     target = folder.expanduser() if folder else cache_folder("vqa") / f"world-{key}"
     mark = target / MARK

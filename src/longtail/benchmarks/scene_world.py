@@ -48,8 +48,8 @@ class World:
     noise: float = 1.0
     attributes: float = 0.6
     occlusion: float = 0.2
-    tag_noise: float = 0.2
-    detector: int = 300
+    tag_noise: float = 0.3
+    detector: int = 100
     exponent: float = 1.8
     shift: float = 42.0
 
