@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +132,15 @@ def test_what_lies_under_the_mask_changes_nothing() -> None:
     assert not torch.allclose(model(inputs), model(tags), atol=1e-6)
 
 
-def test_a_stack_is_its_members() -> None:
+MPNET = replace(CONFIG, types=0, relative_buckets=8, position_offset=2, kind="mpnet")
+
+
+@pytest.mark.parametrize("shape", [CONFIG, MPNET])
+def test_a_stack_is_its_members(shape: EncoderConfig) -> None:
     models = []
     for seed in range(3):
         torch.manual_seed(seed)
-        models.append(VisionLanguage(Encoder(CONFIG), WIDTH, ANSWERS, region_norm=1e-5))
+        models.append(VisionLanguage(Encoder(shape), WIDTH, ANSWERS, region_norm=1e-5))
     stack = Replicas(models, policies=2)
     inputs = batch(5, 3)
     out = stack(inputs)
