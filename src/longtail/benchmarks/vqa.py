@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from longtail.benchmarks import Benchmark
+from longtail.benchmarks.gqa_data import data_command
 from longtail.benchmarks.gqa_options import DataOptions
 from longtail.benchmarks.gqa_prepared import PreparedVQA, Regions
 from longtail.benchmarks.gqa_sources import prepare
@@ -25,6 +26,8 @@ from longtail.benchmarks.vqa_tokens import ROUND, WordPiece, compact, encode
 from longtail.models.encoder import Encoder, EncoderConfig
 from longtail.models.vision_language import VisionLanguage
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence
+
+__all__ = ["METHOD_SETTINGS", "STACKABLE", "TRAIN", "Settings", "build", "data_command", "save"]
 
 STACKABLE = True  # the data depend on world_seed, not on the run's seed
 # The paper's, and where it is silent Oscar's own for GQA (weight decay, clipping).
@@ -46,7 +49,7 @@ METHOD_SETTINGS: dict[str, dict[str, Any]] = {
     "derpp": {"buffer": 1400, "alpha": 1.0, "beta": 1.0},
     "agem": {"buffer": 1400},
 }
-TINY: dict[str, Any] = {"hidden": 64, "layers": 2, "heads": 4, "intermediate": 128}
+TINY: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 2, "intermediate": 64}
 
 
 def _setting(default: Any, text: str) -> Any:
