@@ -27,7 +27,16 @@ from longtail.models.encoder import Encoder, EncoderConfig
 from longtail.models.vision_language import VisionLanguage
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence
 
-__all__ = ["METHOD_SETTINGS", "STACKABLE", "TRAIN", "Settings", "build", "data_command", "save"]
+__all__ = [
+    "METHOD_SETTINGS",
+    "METHOD_TRAIN",
+    "STACKABLE",
+    "TRAIN",
+    "Settings",
+    "build",
+    "data_command",
+    "save",
+]
 
 STACKABLE = True  # the data depend on world_seed, not on the run's seed
 # The paper's, and where it is silent Oscar's own for GQA (weight decay, clipping).
@@ -42,6 +51,7 @@ TRAIN: dict[str, Any] = {
     "validation": 0.05,
     "evaluate_every": 50,
 }
+METHOD_TRAIN = {"multitask": {"evaluate_every": 0}}  # the model no longer changes after task 1
 METHOD_SETTINGS: dict[str, dict[str, Any]] = {
     "ewc": {"strength": 2.0, "fisher": "batch"},  # by example it takes a pass an example
     "ewcpp": {"strength": 0.1, "decay": 0.9},
