@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from longtail import ContinualAdamW
-from longtail.graphs import GraphStep
+from longtail.evaluation import evaluate_validation
+from longtail.examples import rows_device
 from longtail.methods import METHODS, Finetune
 from longtail.metrics import summary
 from longtail.random import permutation
@@ -17,6 +18,7 @@ from longtail.replicas import Replicas, build_model
 from longtail.tasks import (
     CLASSIFICATION,
     Examples,
+    Rows,
     StackedExamples,
     TableSequence,
     from_tensors,
@@ -287,6 +289,94 @@ def test_own_evaluation_and_none_at_all() -> None:
     assert not run.matrix.rows
 
 
+def test_scores_that_are_still_on_their_way_are_recorded_in_order_when_somebody_looks() -> None:
+    seen: list[int] = []
+
+    def listen(run: Run, after: int, tasks: range, scores: np.ndarray) -> None:
+        seen.append(after)
+        assert isinstance(scores, np.ndarray)
+        assert run.matrix.last[after] == after / 10
+
+    def on_step(run: Run) -> None:
+        steps.append((run.position.task, len(seen)))
+        if run.position == Position(3):
+            assert run.matrix.own[:3].tolist() == [0.0, 0.1, 0.2]
+
+    steps: list[tuple[int, int]] = []
+    run = make_run()
+    run.evaluate = lambda model, sequence, tasks: torch.tensor(tasks).double() / 10
+    train(run, on_evaluation=listen, on_step=on_step)
+    assert seen == list(range(6))
+    told = dict(reversed(steps))  # how many were told at the first step of each task
+    assert (told[2], told[3], told[5]) == (1, 1, 3)
+
+
+def test_a_benchmark_may_choose_the_best_epoch_by_its_own_score() -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.asked: list[int] = []
+
+        def __call__(self, model: nn.Module, sequence, tasks: range):
+            return np.zeros(len(tasks))
+
+        def validation(self, model: nn.Module, sequence, task: int) -> Tensor:
+            self.asked.append(task)
+            return torch.tensor([0.2, 0.9, 0.4][(len(self.asked) - 1) % 3])
+
+    model, kept = build_model(make_model, 3), []
+    sequence = make_sequence(validation=True)
+    settings = TrainSettings(batch_size=100, epochs=3, lr=0.1, fused=False)
+    own, method = Own(), Finetune(model, CLASSIFICATION)
+    run = Run(sequence, model, method, [POLICIES["reset"]], settings, 3, own)
+
+    def on_step(run: Run) -> None:
+        if run.position.epoch == 1:
+            kept.append(weights(run.model))
+        elif run.position.step == 0 and SIZES[run.position.task - 1]:
+            assert_same(weights(run.model), kept[-1])
+
+    train(run, on_step=on_step)
+    assert own.asked == [task for task, size in enumerate(SIZES) if size for _ in range(3)]
+    score = evaluate_validation(run.model, sequence, own)
+    assert score == pytest.approx(np.mean([0.2, 0.9, 0.4, 0.2, 0.9, 0.4]))
+
+
+class OnTheHost:
+    """A table that wants its row numbers on the CPU."""
+
+    host_index = True
+
+    def __init__(self, table) -> None:
+        self.table = table
+        self.devices: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, index):
+        if isinstance(index, Tensor):
+            self.devices.add(index.device.type)
+        return self.table[index]
+
+    def narrow(self, start: int, stop: int) -> Rows:
+        return Rows(self, torch.arange(start, stop))
+
+    def to(self, device) -> "OnTheHost":
+        moved = OnTheHost(self.table.to(device))
+        moved.devices = self.devices
+        return moved
+
+
+def test_row_numbers_stay_on_the_host_for_a_table_that_wants_them_there() -> None:
+    sequence = make_sequence()
+    table = OnTheHost(sequence.table)
+    parts = [sequence.segments(kind) for kind in ("train", "test")]
+    moved = TableSequence(table, parts[0].select(range(6)), parts[1], CLASSIFICATION).to("meta")
+    assert moved.segments("train").rows.device.type == "cpu"
+    assert rows_device(moved.train(0), "meta") == "cpu"
+    assert rows_device(sequence.train(0), "meta") == "meta"
+
+
 def test_accumulation_equals_a_batch_that_is_as_large() -> None:
     for name in ("finetune", "ewc", "ewcpp"):
         large, small = make_run(name, batch_size=6), make_run(name, batch_size=2, accumulate=3)
@@ -327,18 +417,6 @@ def test_clipping_limits_the_norm_of_each_replica() -> None:
     found = torch.stack(norms)
     assert found.max() < 0.1 + 1e-5
     assert (found[:, 0] > 0.0999).any()
-
-
-@pytest.mark.parametrize("name", ["finetune", "ewc", "ewcpp"])
-@pytest.mark.parametrize("stacked", [False, True])
-def test_padded_steps_of_fixed_shape_equal_plain_ones(name: str, stacked: bool) -> None:
-    seed, policies = ([3, 4], ("continual", "reset")) if stacked else (3, ("continual",))
-    plain, padded = (make_run(name, seed, policies, batch_size=11, clip=0.5) for _ in range(2))
-    padded.take_step = GraphStep(padded, capture=False)
-    train(plain)
-    train(padded)
-    assert set(padded.take_step.shapes) == {8, 11}
-    assert_same(weights(plain.model), weights(padded.model), rtol=1e-3, atol=1e-5)
 
 
 def test_bf16_leaves_weights_in_float32() -> None:
@@ -408,10 +486,6 @@ def test_mistakes_are_named() -> None:
         make_run(model=make_model(), policies=("continual", "reset"))
     with pytest.raises(ValueError, match="None replicas and the run 2 seeds"):
         make_run(model=make_model(), seed=[1, 2])
-    with pytest.raises(ValueError, match="cuda_graph needs a CUDA device"):
-        make_run(cuda_graph=True)
-    with pytest.raises(ValueError, match="does not work with Reservoir"):
-        GraphStep(make_run("reservoir"), capture=False)
     for setting, value in (("epochs", 0), ("warmup", 1.0), ("clip", 0.0), ("lr", -1.0)):
         with pytest.raises(ValueError, match=f"Invalid {setting}: {value}"):
             TrainSettings(**{setting: value})

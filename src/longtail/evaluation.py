@@ -1,17 +1,20 @@
 """When to evaluate, and one batched pass over the test sets of all tasks seen so far.
 
 Scores are summed by task number on the device, in float64, so there is no loop over tasks and the
-result does not depend on how the rows are cut into batches.
+result does not depend on how the rows are cut into batches. Nothing waits for the device until the
+scores are read.
 """
 
+import math
 from collections.abc import Collection
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail.examples import Examples, Ragged, leaves, map_leaves, read
+from longtail.examples import Examples, Ragged, leaves, map_leaves, read, rows_device
 from longtail.modes import evaluation_mode
 from longtail.objectives import Objective
 from longtail.sequences import TaskSequence
@@ -19,6 +22,7 @@ from longtail.sequences import TaskSequence
 # Numbers that the inputs of one batch of a stack may hold: enough to keep the device busy, little
 # enough for a CPU's cache and a GPU's memory.
 _ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
+_FEW = 64  # rows that fit into one batch in any case
 
 
 def due(after: int, total: int, every: int = 0, at: Collection[int] = ()) -> bool:
@@ -53,10 +57,10 @@ def evaluate(
 
 def evaluate_all(
     model: nn.Module, sequence: TaskSequence, tasks: range, batch_size: int = 1024
-) -> dict[str, np.ndarray]:
+) -> dict[str, Tensor]:
     """The score and the objective's further scores of one task, or of all from the first on.
 
-    One pass gives them all: ``{name: float64 [*lead, len(tasks)]}``.
+    One pass gives them all: ``{name: float64 [*lead, len(tasks)]}``, where the model is.
     """
     objective = sequence.objective
     examples, task = sequence.tests(tasks.stop) if tasks.start == 0 else (None, None)
@@ -64,20 +68,80 @@ def evaluate_all(
         assert len(tasks) == 1
         examples = sequence.test(tasks.start)
     sums = _scores(model, examples, objective, batch_size, task, len(tasks))
-    sizes = sequence.test_sizes[tasks.start : tasks.stop]
     names = [objective.score_name, *(name for name, _ in objective.further)]
-    return {name: _mean(found, sizes) for name, found in zip(names, sums, strict=True)}
+    if len(tasks) == 1:  # a number is sent with the division, an array would be copied and waited
+        means = sums / int(sequence.test_sizes[tasks.start])
+    else:
+        sizes = torch.from_numpy(sequence.test_sizes[tasks.start : tasks.stop])
+        means = sums / sizes.to(sums.device)
+    return dict(zip(names, means, strict=True))
+
+
+def validation_score(model: nn.Module, sequence: TaskSequence, task: int, own: Any = None) -> Any:
+    """Mean score over a task's validation examples, float64 ``[*lead]``, where the model is.
+
+    A benchmark's own evaluation ``own`` may replace it: ``own.validation(model, sequence, task)``.
+    """
+    if hasattr(own, "validation"):
+        return own.validation(model, sequence, task)
+    examples = sequence.validation(task)
+    assert examples is not None
+    total = _scores(model, examples, sequence.objective, 1024, None, 1)[0]
+    return total.squeeze(-1) / len(examples)
 
 
 def evaluate_validation(
-    model: nn.Module, sequence: TaskSequence, batch_size: int = 1024
+    model: nn.Module, sequence: TaskSequence, own: Any = None
 ) -> np.ndarray | None:
-    """Mean score over all tasks' validation examples: float64 ``[*lead]``; None without any."""
-    parts = [part for part in map(sequence.validation, range(len(sequence))) if part is not None]
+    """Mean score over all tasks' validation examples: float64 ``[*lead]``; None without any.
+
+    Args:
+        own: a benchmark's own evaluation, see `validation_score`. What it counts may not be rows:
+            ``own.validation_sizes [tasks]`` are then the weights.
+    """
+    parts = [(i, part) for i in range(len(sequence)) if (part := sequence.validation(i))]
     if not parts:
         return None
-    scores = [evaluate_examples(model, part, sequence.objective, batch_size) for part in parts]
-    return np.average(scores, axis=0, weights=[len(part) for part in parts])
+    scores = [validation_score(model, sequence, i, own) for i, _ in parts]
+    sizes = getattr(own, "validation_sizes", None)
+    weights = [len(part) if sizes is None else sizes[i] for i, part in parts]
+    return np.average([torch.as_tensor(x).cpu().numpy() for x in scores], axis=0, weights=weights)
+
+
+def outputs_of(
+    model: nn.Module,
+    examples: Examples,
+    widths: Any = None,
+    elements: int = 1 << 17,
+) -> Tensor:
+    """The model's outputs for all rows, ``[*lead, n, ...]``, in their order.
+
+    Args:
+        model: gives one tensor.
+        examples: shared by all replicas.
+        widths: how wide each row's batch has to be, ``[n]`` on the host: rows of one width go
+            together, so that a short one is not padded to the longest.
+        elements: rows times width (times replicas) of one batch.
+    """
+    lead: tuple[int, ...] = getattr(model, "lead", ())
+    device = next(model.parameters()).device
+    where = rows_device(examples, device)
+    n = len(examples)
+    widths = np.ones(n, np.int64) if widths is None else np.asarray(widths)
+    order = np.argsort(widths, kind="stable")
+    bounds = [0, *(np.flatnonzero(np.diff(widths[order])) + 1), n]
+    found = None
+    with evaluation_mode(model), torch.no_grad():
+        for first, last in pairwise(bounds):
+            rows = max(1, elements // (math.prod(lead) * max(1, int(widths[order[first]]))))
+            for start in range(first, last, rows):
+                index = torch.from_numpy(order[start : min(start + rows, last)]).to(where)
+                inputs, _ = examples[index]
+                outputs = model(_expand(inputs, lead[1]) if lead else inputs)
+                if found is None:
+                    found = outputs.new_empty((*lead, n, *outputs.shape[len(lead) + 1 :]))
+                found.index_copy_(len(lead), index.to(device, non_blocking=True), outputs)
+    return torch.empty(*lead, 0, device=device) if found is None else found
 
 
 def _mean(sums: Tensor, sizes: Any) -> np.ndarray:
@@ -134,8 +198,8 @@ def _scores(
 
 
 def _rows_per_batch(model: nn.Module, examples: Examples, lead: tuple[int, ...]) -> int:
-    if len(examples) == 0:
-        return 1
+    if len(examples) <= _FEW:
+        return _FEW
     inputs, targets = read(examples, 0, 1)
     tensors = [leaf.padded if isinstance(leaf, Ragged) else leaf for leaf in leaves(inputs)]
     row = sum(tensor.numel() for tensor in tensors) * (lead[1] if targets.ndim == 1 else 1)

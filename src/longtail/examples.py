@@ -57,7 +57,19 @@ def move(tree: Any, device: Device) -> Any:
 
 
 class Examples(Protocol):
-    """A random-access table of examples."""
+    """A random-access table of examples.
+
+    A table may have more than what follows, for the sake of captured steps (``graphs.py``):
+
+    - ``host_index = True``: it wants row numbers on the CPU, where it looks up lengths or files.
+    - ``full_batches = True``: batches shorter than the others are filled up to full size, not to
+      the next power of two, which makes fewer shapes.
+    - ``capturable = True``: with numbers on its device, reading launches the same kernels every
+      time and waits for nothing.
+    - ``stage(index) -> (shape, numbers)`` and ``assemble(shape, numbers) -> batch``: reading in two
+      halves. The first is the host's: the shape of the batch, one of a few (hashable), and a tensor
+      of int64 on the CPU; the second gets these numbers on the device, where it is captured.
+    """
 
     def __len__(self) -> int: ...
 
@@ -86,6 +98,12 @@ def read(examples: Examples, start: int = 0, stop: int | None = None) -> Batch:
     if hasattr(examples, "narrow"):  # a Table; isinstance() of a protocol costs as much as a batch
         return cast(Table, examples)[start:stop]
     return examples[torch.arange(start, stop)]
+
+
+def locate(examples: Examples, index: Tensor) -> tuple[Examples, Tensor]:
+    """The table behind a view, which is the same for all tasks, and the rows' numbers in it."""
+    find = getattr(examples, "locate", None)
+    return (examples, index) if find is None else find(index)
 
 
 class RaggedColumn:
@@ -167,6 +185,8 @@ class TensorExamples:
     Memory-mapped columns stay where they are: ``to(device)`` sends each batch there.
     """
 
+    _whole: "tuple[TensorExamples, int] | None" = None  # of what table this is a part, from where
+
     def __init__(self, inputs: Any, targets: Any, device: Device = "cpu") -> None:
         self.inputs, self.targets, self.device = inputs, targets, torch.device(device)
         for column in leaves((inputs, targets)):
@@ -188,7 +208,17 @@ class TensorExamples:
         part.inputs = map_leaves(lambda column: _narrow(column, start, stop), self.inputs)
         part.targets = _narrow(self.targets, start, stop)
         part.device = self.device
+        whole, first = self._whole or (self, 0)
+        part._whole = whole, first + start
         return part
+
+    @property
+    def capturable(self) -> bool:
+        return all(isinstance(column, Tensor) for column in leaves((self.inputs, self.targets)))
+
+    def locate(self, index: Tensor) -> tuple[Examples, Tensor]:
+        whole, first = self._whole or (self, 0)
+        return whole, index + first if first else index
 
     def to(self, device: Device) -> "TensorExamples":
         def move_column(column: Column) -> Column:
@@ -205,6 +235,9 @@ def ragged_examples(values: Array, offsets: Array, targets: Any, pad: float = 0)
 
 class StackedExamples:
     """Columns ``[S, n, ...]``, each replica its own data; index ``[S, B]``, or ``[B]`` for all."""
+
+    capturable = True
+    _whole: "StackedExamples | None" = None
 
     def __init__(self, inputs: Any, targets: Tensor) -> None:
         self.replicas, self._rows = targets.shape[:2]
@@ -238,7 +271,13 @@ class StackedExamples:
         part.__dict__.update(self.__dict__)
         part._start, part._stop = self._start + start, self._start + stop
         part._base = self._base + start
+        part._whole = self._whole or self
         return part
+
+    def locate(self, index: Tensor) -> tuple[Examples, Tensor]:
+        if self._whole is None:
+            return self, index
+        return self._whole, index + (self._start - self._whole._start)
 
     def to(self, device: Device) -> "StackedExamples":
         inputs, targets = map_leaves(lambda column: column.to(device), self._stacked)
@@ -257,17 +296,37 @@ class Rows:
     def __getitem__(self, index: Index) -> Batch:
         if isinstance(index, slice):
             return self.examples[self.rows[..., index]]
+        return self.examples[self._chosen(index)]
+
+    def _chosen(self, index: Tensor) -> Tensor:
         if index.device != self.rows.device:
             index = index.to(self.rows.device)
         if self.rows.ndim == 1:
-            return self.examples[self.rows[index]]
-        return self.examples[self.rows.gather(1, index.expand(len(self.rows), -1))]
+            return self.rows[index]
+        return self.rows.gather(1, index.expand(len(self.rows), -1))
+
+    def locate(self, index: Tensor) -> tuple[Examples, Tensor]:
+        return locate(self.examples, self._chosen(index))
+
+    @property
+    def host_index(self) -> bool:
+        return getattr(self.examples, "host_index", False)
+
+    @property
+    def full_batches(self) -> bool:
+        return getattr(self.examples, "full_batches", False)
 
     def narrow(self, start: int, stop: int) -> "Rows":
         return Rows(self.examples, self.rows[..., start:stop])
 
     def to(self, device: Device) -> "Rows":
-        return Rows(self.examples.to(device), self.rows.to(device))
+        examples = self.examples.to(device)
+        return Rows(examples, self.rows.to(rows_device(examples, device)))
+
+
+def rows_device(table: Examples, device: Device) -> Device:
+    """Where numbers of a table's rows belong."""
+    return "cpu" if getattr(table, "host_index", False) else device
 
 
 def leaves(tree: Any) -> list[Any]:

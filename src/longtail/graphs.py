@@ -1,4 +1,4 @@
-"""A training step of fixed shape, captured once as a CUDA graph and replayed.
+"""Steps and forward passes of a few fixed shapes, captured as CUDA graphs and replayed.
 
 A step of a small model is some fifty kernels that take less time than their launches. A graph needs
 the same shapes every time, so batches are padded to a power of two or the full batch size, and
@@ -6,26 +6,37 @@ padding rows weigh nothing:
 
     loss = Σ_j w_j ℓ_j        w_j = 1/n for the n real rows, 0 for the others
 
-Per step there remain the selection of rows and one replay. The first batches of each size run as
-they are, which makes the optimizer's state and warms up kernels, then one is captured.
+The host decides which rows are read and which stored examples are replayed; their numbers are
+copied to fixed places, and the graph reads the rows. Per step there remain these copies, one replay
+and, for methods with a buffer, the insertion of new examples. There is one graph for each set of
+shapes; the first batches of each run as they are, which makes the optimizer's state and warms up
+kernels (and compiles the model where that is asked for), then one is captured.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from longtail.examples import locate
+from longtail.methods.base import Method, rows_of
 from longtail.policies import clip_gradients
-from longtail.tasks import Batch, Examples, Ragged, leaves, map_leaves
+from longtail.replicas import lead_of
+from longtail.storage import tensors_of
+from longtail.tasks import Batch, Examples, Ragged, map_leaves
 
 if TYPE_CHECKING:
     from longtail.training import Run
 
 SMALLEST = 8  # rows of the smallest padded batch
-WARM_UP = 3  # steps of each size before its capture: kernels compile, tables reach the device
+LARGEST = 256  # rows of a forward pass that is worth capturing: more keep a GPU busy anyway
+WARM_UP = 3  # steps of each shape before its capture: kernels compile, tables reach the device
+MOST = 32  # graphs of a run; further shapes run uncaptured
 
 
 class GraphStep:
@@ -42,56 +53,95 @@ class GraphStep:
         if not run.method.capturable:
             raise ValueError(
                 f"cuda_graph does not work with {type(run.method).__name__}: its steps differ from "
-                "one another (a buffer grows, or examples are stored)"
+                "one another"
             )
-        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in run.model.modules()):
-            raise ValueError("cuda_graph does not work with BatchNorm: padding would be averaged")
         self.capture = capture
-        self.stream = torch.cuda.Stream(run.device) if capture else None
-        self.shapes: dict[int, _Captured] = {}
+        # Padding rows would be averaged by BatchNorm: batches then keep their sizes.
+        kinds = nn.modules.batchnorm._BatchNorm
+        self.exact = any(isinstance(module, kinds) for module in run.model.modules())
+        self.stores = type(run.method).observe is not Method.observe
+        self.graphs = Graphs(run.device) if capture else None
+        self.steps: dict[Hashable, _Step] = {}
+        self.version = -1
 
     def __call__(self, run: Run, examples: Examples, index: Tensor) -> None:
-        rows = index.shape[-1]
-        size = min(run.settings.batch_size, max(SMALLEST, 1 << (rows - 1).bit_length()))
+        method, rows = run.method, index.shape[-1]
+        size = rows if self.exact else padded_size(rows, run.settings.batch_size, examples)
         if rows < size:
             index = pad(index, (0, size - rows))  # with row 0, at weight 0
-        batch = examples[index]
-        captured = self.shapes.get(size)
-        if captured is None:
-            captured = self.shapes[size] = _Captured(run, batch, size)
-        captured.load(batch, rows)
-        if not self.capture:
-            captured.step(run)
-            return
-        assert self.stream is not None
-        captured.replay(run, self.stream)
+        key, tensors, build = reading(examples, index)
+        slots = None
+        buffer = method.buffer if method.draws else None  # pyright: ignore
+        if buffer is not None and len(buffer):
+            self._forget_old(buffer.version)
+            slots = buffer.plan(method.draws, method.draw_size(rows), method.draw_size(size))
+        step = self._step((slots is not None, *key), (build, tensors, slots, size, run.device))
+        step.load(tensors, slots, None if self.exact else rows)
+        if self.graphs is None:
+            step(run)
+        else:
+            self.graphs.call(step, lambda: step(run), len(self.steps) <= MOST)
+        if self.stores:
+            dim = len(method.lead)
+            method.outputs = rows_of(step.outputs, 0, rows, dim)
+            method.observe(rows_of(step.batch, 0, rows, len(method.lead[1:])))
+
+    def _step(self, key: Hashable, arguments: tuple[Any, ...]) -> _Step:
+        step = self.steps.get(key)
+        if step is None:
+            step = _Step(*arguments)
+            if len(self.steps) < MOST:
+                self.steps[key] = step
+        return step
+
+    def _forget_old(self, version: int) -> None:
+        """Drop the graphs that read a buffer's rows where they no longer are."""
+        if version != self.version:
+            self.steps = {key: step for key, step in self.steps.items() if step.slots is None}
+            self.version = version
 
 
-class _Captured:
-    """Static inputs of one shape and the graph that reads them."""
+class _Step:
+    """What the steps of one shape read, at fixed places, and the graph that reads it."""
 
-    def __init__(self, run: Run, batch: Batch, size: int) -> None:
-        if any(isinstance(leaf, Ragged) for leaf in leaves(batch)):
-            raise ValueError("cuda_graph needs inputs of one shape, not ragged ones")
-        self.batch: Any = map_leaves(torch.empty_like, batch)
-        self.weights = torch.zeros(size, device=run.device)
-        self.rows = 0
+    def __init__(
+        self,
+        build: Callable[[Sequence[Tensor]], Batch],
+        tensors: Sequence[Tensor],
+        slots: Tensor | None,
+        size: int,
+        device: torch.device,
+    ) -> None:
+        self.build = build
+        self.held = [torch.empty_like(tensor, device=device) for tensor in tensors]
+        self.slots = None if slots is None else torch.empty_like(slots, device=device)
+        self.weights = torch.zeros(size, device=device)
+        self.rows: int | None = None
+        self.batch: Any = None
+        self.outputs: Any = None
+        self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.warm = 0
 
-    def load(self, batch: Batch, rows: int) -> None:
-        map_leaves(lambda static, new: static.copy_(new), self.batch, batch)
-        if rows != self.rows:
+    def load(self, tensors: Sequence[Tensor], slots: Tensor | None, rows: int | None) -> None:
+        for held, tensor in zip(self.held, tensors, strict=True):
+            held.copy_(tensor, non_blocking=True)  # small and pageable: CUDA takes it at once
+        if self.slots is not None and slots is not None:
+            self.slots.copy_(slots, non_blocking=True)
+        if rows is not None and rows != self.rows:
             self.weights.zero_()
-            self.weights[:rows] = 1.0 / rows
-            self.rows = rows
+            self.weights[:rows].fill_(1.0 / rows)
+        self.rows = rows
 
-    def step(self, run: Run) -> None:
+    def __call__(self, run: Run) -> None:
         method = run.method
         for p in run.parameters:
             p.grad = None
-        method.row_weights = self.weights
-        with run.autocast:
+        self.batch = self.build(self.held)
+        method.row_weights = None if self.rows is None else self.weights
+        with contextlib.ExitStack() as stack:
+            if self.slots is not None:
+                stack.enter_context(method.buffer.planned(self.slots))  # pyright: ignore
+            stack.enter_context(run.autocast)
             loss = method.loss(self.batch)
         loss.backward()
         method.after_backward()
@@ -99,22 +149,140 @@ class _Captured:
             clip_gradients(run.model, run.settings.clip)
         run.optimizer.step()
         method.row_weights = None
+        self.outputs = method.outputs
 
-    def replay(self, run: Run, stream: torch.cuda.Stream) -> None:
-        if self.graph is not None:
-            self.graph.replay()
-        elif self.warm < WARM_UP:
-            stream.wait_stream(torch.cuda.current_stream(run.device))
-            with torch.cuda.stream(stream):
-                self.step(run)
-            torch.cuda.current_stream(run.device).wait_stream(stream)
-            self.warm += 1
+
+class Graphs:
+    """Captures what is called often enough; all graphs share one pool of memory.
+
+    They may, as they never run at once and nothing lives from one to the next but what is held.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def call(self, entry: Any, function: Callable[[], None], capture: bool = True) -> None:
+        """`function`, which reads and writes what `entry` holds; `entry` keeps calls and graph."""
+        if entry.graph is not None:
+            entry.graph.replay()
+        elif entry.calls < WARM_UP or not capture:
+            entry.calls += 1
+            current = torch.cuda.current_stream(self.device)
+            self.stream.wait_stream(current)
+            with torch.cuda.stream(self.stream):
+                function()
+            current.wait_stream(self.stream)
         else:
             graph = torch.cuda.CUDAGraph()
-            # Gradients of the warm-up must not be alive: the graph makes its own.
-            for p in run.parameters:
-                p.grad = None
-            with torch.cuda.graph(graph, stream=stream):
-                self.step(run)
-            self.graph = graph
+            try:
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                    function()
+            except RuntimeError as error:
+                raise ValueError(f"cuda_graph: this cannot be captured: {error}") from error
+            entry.graph = graph
             graph.replay()
+
+
+class GraphForward(nn.Module):
+    """A model whose small evaluation batches replay a graph: `model(inputs)`, padded by rows.
+
+    Use it in evaluation mode, without gradients; otherwise it is the model. Parameters may change
+    in place. Large batches, and shapes that come rarely, run as they are.
+
+    Args:
+        model: a plain module or `Replicas`.
+        capture: False pads batches without capturing anything, on any device.
+    """
+
+    def __init__(self, model: nn.Module, capture: bool = True) -> None:
+        super().__init__()
+        self.model, self.lead = model, lead_of(model)
+        device = next(model.parameters()).device
+        self._graphs = Graphs(device) if capture else None
+        self._passes: dict[Hashable, _Forward] = {}
+
+    def forward(self, inputs: Any) -> Any:
+        dim = len(self.lead[1:])
+        tensors = list(tensors_of(inputs))
+        rows = tensors[0].shape[dim]
+        if rows > LARGEST or self.model.training or torch.is_grad_enabled():
+            return self.model(inputs)
+        size = max(SMALLEST, 1 << (rows - 1).bit_length())
+        key = (size, *[(t.shape[:dim], t.shape[dim + 1 :], t.dtype) for t in tensors])
+        one = self._passes.get(key)
+        if one is None:
+            if len(self._passes) >= MOST:
+                return self.model(inputs)
+            one = self._passes[key] = _Forward(inputs, tensors, dim, size)
+        for held, tensor in zip(one.held, tensors, strict=True):
+            held.narrow(dim, 0, rows).copy_(tensor)
+        if self._graphs is None:
+            one(self.model)
+        else:
+            self._graphs.call(one, lambda: one(self.model))
+        # Copies: the next batch of this shape overwrites what the graph wrote.
+        found = rows_of(one.outputs, 0, rows, len(self.lead))
+        return map_leaves(
+            lambda x: Ragged(*map(Tensor.clone, x)) if isinstance(x, Ragged) else x.clone(), found
+        )
+
+
+class _Forward:
+    """Inputs of one shape at a fixed place, and the graph that reads them."""
+
+    def __init__(self, inputs: Any, tensors: Sequence[Tensor], dim: int, size: int) -> None:
+        self.held = [t.new_zeros((*t.shape[:dim], size, *t.shape[dim + 1 :])) for t in tensors]
+        self.inputs = rebuilt(inputs, self.held)
+        self.outputs: Any = None
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, model: nn.Module) -> None:
+        device = self.held[0].device.type
+        if not torch.is_autocast_enabled(device):
+            self.outputs = model(self.inputs)
+            return
+        # Weights that autocast has cast before would be read from its cache, at every replay.
+        kind = torch.get_autocast_dtype(device)
+        with torch.autocast(device, kind, cache_enabled=False):
+            self.outputs = model(self.inputs)
+
+
+def padded_size(rows: int, full: int, examples: Examples) -> int:
+    """How many rows a batch is filled up to."""
+    if getattr(examples, "full_batches", False):
+        return full
+    return min(full, max(SMALLEST, 1 << (rows - 1).bit_length()))
+
+
+Reading = tuple[tuple[Hashable, ...], list[Tensor], Callable[[Sequence[Tensor]], Batch]]
+
+
+def reading(examples: Examples, index: Tensor) -> Reading:
+    """How a captured step gets its rows: a key, what is copied for it, and what it makes of that.
+
+    Where the table can be read on the device, the row numbers are copied; else the rows.
+    """
+    table, index = locate(examples, index)
+    stage = getattr(table, "stage", None)
+    if stage is not None:
+        shape, numbers = stage(index)
+        return (id(table), shape, numbers.shape), [numbers], lambda x: table.assemble(shape, x[0])  # pyright: ignore
+    if getattr(table, "capturable", False):
+        return (id(table), index.shape), [index], lambda x: table[x[0]]
+    batch = table[index]
+    tensors = list(tensors_of(batch))
+    key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+    return key, tensors, lambda x: rebuilt(batch, x)
+
+
+def rebuilt(tree: Any, tensors: Sequence[Tensor]) -> Any:
+    """Tensors in the structure of `tree`, from which `tensors_of` would take them in this order."""
+    left = iter(tensors)
+
+    def leaf(value: Any) -> Any:
+        return Ragged(next(left), next(left)) if isinstance(value, Ragged) else next(left)
+
+    return map_leaves(leaf, tree)

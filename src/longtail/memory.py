@@ -13,117 +13,16 @@ What to keep is decided on the CPU, where the random numbers of a batch cost mic
 rows themselves stay on the device they came on, which gets the row numbers without a wait.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.examples import Device, Examples, Ragged
+from longtail.examples import Device, Examples
 from longtail.random import Seed, integers, permutation, uniform
-
-_STEP = 16  # ragged storage widens in steps, so that slowly growing rows do not copy it often
-
-
-class Storage:
-    """Rows in preallocated tensors, one a leaf: ``[*outer, replicas * capacity, ...]``."""
-
-    def __init__(self, capacity: int, seed: Seed, leads: Sequence[int] | None = None) -> None:
-        if capacity < 1:
-            raise ValueError(f"Invalid capacity: {capacity}, should be at least 1")
-        self.capacity, self.seed = capacity, seed.cpu() if isinstance(seed, Tensor) else seed
-        self.replicas = len(seed) if isinstance(seed, Tensor) else None
-        self.leads = leads
-        self.draws = 0
-        self._base = np.arange(self.replicas or 1)[:, None] * capacity
-        self._structure: Any = None
-        self._fields: list[Tensor] = []
-        self._dims: list[int] = []  # where the slots of a field lie
-        self._padded: list[bool] = []  # whether a field's rows may change their width
-        self._device = torch.device("cpu")
-
-    def _allocate(self, rows: tuple[Any, ...]) -> None:
-        self._structure = _structure(rows)
-        self._padded = _padded(self._structure)
-        for part, tree in enumerate(rows):
-            for tensor in _tensors(tree):
-                dim = 0 if self.replicas is None else self._lead(rows, part, tensor) - 1
-                shape = list(tensor.shape)
-                if self.replicas is not None and shape.pop(dim) != self.replicas:
-                    raise ValueError(f"Rows {tuple(tensor.shape)} of {self.replicas} replicas")
-                shape[dim] = (self.replicas or 1) * self.capacity
-                self._fields.append(tensor.new_zeros(shape))
-                self._dims.append(dim)
-        self._device = self._fields[0].device
-
-    def _lead(self, rows: tuple[Any, ...], part: int, tensor: Tensor) -> int:
-        """How many leading dimensions a part has: told, or 2 where only [P, S, n] fits."""
-        if self.leads is not None:
-            return self.leads[part]
-        stack = next(_tensors(rows)).shape[:2]
-        if part == 0 or tensor.shape[1:3] != stack:
-            return 1
-        if tensor.shape[:2] == stack:
-            raise ValueError(f"Rows {tuple(tensor.shape)} are ambiguous: give `leads`")
-        return 2
-
-    def _write(self, rows: tuple[Any, ...], sources: np.ndarray, slots: np.ndarray) -> None:
-        """Copy rows ``sources`` to ``slots``, all distinct; both count over replicas and rows."""
-        if not self._fields:
-            self._allocate(rows)
-        source, slot = self._index(sources), self._index(slots)
-        for i, (dim, new) in enumerate(zip(self._dims, _tensors(rows), strict=True)):
-            new = new.detach() if self.replicas is None else new.detach().flatten(dim, dim + 1)
-            new, stored = new.index_select(dim, source), self._fields[i]
-            if self._padded[i] and new.shape[dim + 1] != stored.shape[dim + 1]:
-                width = max(stored.shape[dim + 1], -(-new.shape[dim + 1] // _STEP) * _STEP)
-                new = _widen(new, dim + 1, width)
-                stored = self._fields[i] = _widen(stored, dim + 1, width)
-            stored.index_copy_(dim, slot, new)
-
-    def _read(self, slots: np.ndarray) -> Any:
-        """The rows in ``slots [S?, k]``, each part ``[*lead, k, ...]``."""
-        shape = slots.shape
-        index = self._index(slots if self.replicas is None else (self._base + slots).ravel())
-        rows = []
-        for dim, stored in zip(self._dims, self._fields, strict=True):
-            row = stored.index_select(dim, index)
-            rows.append(row if self.replicas is None else row.unflatten(dim, shape))
-        return _build(self._structure, rows)
-
-    def _index(self, numbers: np.ndarray) -> Tensor:
-        index = torch.from_numpy(numbers)
-        return index if self._device.type == "cpu" else index.to(self._device, non_blocking=True)
-
-    def _choose(self, k: int, size: int) -> np.ndarray:
-        """``k`` numbers below ``size`` (per replica), other ones at every call."""
-        if size == 0:
-            raise ValueError("Cannot draw from an empty buffer")
-        self.draws += 1
-        return integers(size, k, self.seed, "draw", self.draws).numpy()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "capacity": self.capacity,
-            "seed": self.seed,
-            "draws": self.draws,
-            "structure": self._structure,
-            "fields": list(self._fields),
-            "dims": list(self._dims),
-        }
-
-    def load_state_dict(self, state: dict[str, Any], device: Device | None = None) -> None:
-        """Go on from a saved state, with the rows on ``device`` (by default where they are)."""
-        if state["capacity"] != self.capacity:
-            raise ValueError(f"Invalid capacity: {self.capacity}, saved was {state['capacity']}")
-        self.seed, self.draws = state["seed"], state["draws"]
-        if isinstance(self.seed, Tensor):
-            self.seed = self.seed.cpu()
-        self._structure, self._dims = state["structure"], list(state["dims"])
-        self._fields = [field.to(device or field.device, copy=True) for field in state["fields"]]
-        if self._fields:
-            self._padded, self._device = _padded(self._structure), self._fields[0].device
+from longtail.storage import Storage, tensors_of
 
 
 class ReservoirBuffer(Storage):
@@ -144,7 +43,7 @@ class ReservoirBuffer(Storage):
 
     def add(self, *rows: Any) -> None:
         """Offer a batch: ``add(inputs, targets)`` or ``add(inputs, targets, outputs)``."""
-        n = next(_tensors(rows)).shape[0 if self.replicas is None else 1]
+        n = next(tensors_of(rows)).shape[0 if self.replicas is None else 1]
         number = np.arange(self.count, self.count + n)
         slots = number
         if self.count + n > self.capacity:
@@ -162,10 +61,6 @@ class ReservoirBuffer(Storage):
         self._last[flat] = sources  # NumPy assigns in order: what remains is the last
         keep = self._last[flat] == sources
         self._write(rows, sources[keep], flat[keep])
-
-    def draw(self, k: int) -> Any:
-        """``k`` stored rows, uniformly and with replacement: a tuple of the parts added."""
-        return self._read(self._choose(k, len(self)))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "count": self.count}
@@ -226,9 +121,8 @@ class TaskBuffer(Storage):
             flat = slots if self.replicas is None else (self._base + slots).ravel()
             self._write(examples[chosen[..., :1]], sources, flat[sources])
 
-    def draw(self, k: int) -> Any:
-        """``k`` stored examples, uniformly and with replacement: ``(inputs, targets)``."""
-        return self._read(self._order[self._choose(k, self._size)])
+    def _choose(self, k: int) -> np.ndarray:
+        return self._order[super()._choose(k)]
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -244,53 +138,3 @@ class TaskBuffer(Storage):
         self.tasks, self._size = state["tasks"], state["size"]
         self._rank = state["rank"].cpu().numpy().copy()
         self._order = state["order"].cpu().numpy().copy()
-
-
-def _widen(tensor: Tensor, dim: int, width: int) -> Tensor:
-    """The tensor with zeros appended along ``dim``."""
-    if tensor.shape[dim] == width:
-        return tensor
-    shape = list(tensor.shape)
-    shape[dim] = width
-    wide = tensor.new_zeros(shape)
-    wide.narrow(dim, 0, tensor.shape[dim]).copy_(tensor)
-    return wide
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    """The tensors of nested tuples and dicts, in order; a Ragged is a tuple of two."""
-    if isinstance(tree, Tensor):
-        yield tree
-    else:
-        for part in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensors(part)
-
-
-def _structure(tree: Any) -> Any:
-    """How tensors are nested, in plain containers that any snapshot can hold."""
-    if isinstance(tree, Tensor):
-        return None
-    if isinstance(tree, dict):
-        return {key: _structure(part) for key, part in tree.items()}
-    return "ragged" if isinstance(tree, Ragged) else [_structure(part) for part in tree]
-
-
-def _padded(structure: Any) -> list[bool]:
-    """For each tensor whether it is the padded one of a Ragged."""
-    if structure is None or structure == "ragged":
-        return [False] if structure is None else [True, False]
-    parts = structure.values() if isinstance(structure, dict) else structure
-    return [flag for part in parts for flag in _padded(part)]
-
-
-def _build(structure: Any, tensors: list[Tensor]) -> Any:
-    """The inverse of :func:`_tensors`; takes from the front of the list."""
-    if structure is None:
-        return tensors.pop(0)
-    if structure == "ragged":
-        padded, lengths = tensors.pop(0), tensors.pop(0)
-        longest = int(lengths.max())  # a wait on a GPU, which the shorter batch repays
-        return Ragged(padded.narrow(lengths.ndim, 0, longest), lengths)
-    if isinstance(structure, dict):
-        return {key: _build(part, tensors) for key, part in structure.items()}
-    return tuple(_build(part, tensors) for part in structure)

@@ -71,7 +71,9 @@ class TrainSettings:
     accumulate: int = _setting(1, "batches per optimizer step")
     autocast: Literal["none", "bf16", "fp16"] = _setting("none", "mixed precision")
     compile: bool = _setting(False, "torch.compile the model")
-    cuda_graph: bool = _setting(False, "replay each step as a CUDA graph (batches are padded)")
+    cuda_graph: bool = _setting(
+        False, "on a GPU, replay each step as a CUDA graph (batches are padded)"
+    )
     fused: bool = _setting(True, "one fused kernel for the optimizer's step")
     validation: float = _setting(0.0, "share of each task's training examples kept for validation")
     evaluate_every: int = _setting(0, "evaluate all seen tasks every so many tasks; 0: at the end")
@@ -93,6 +95,11 @@ class TrainSettings:
             raise ValueError("cuda_graph cannot be combined with accumulate or autocast='fp16'")
 
 
+def captures(settings: TrainSettings, device: torch.device) -> bool:
+    """Whether steps are captured: where that is asked for and there is a GPU to do it."""
+    return settings.cuda_graph and device.type == "cuda"
+
+
 def build_optimizer(
     model: nn.Module, policies: Sequence[Policy], settings: TrainSettings
 ) -> ContinualAdam:
@@ -110,11 +117,12 @@ def build_optimizer(
             f"reaches all of it; got boundary = {names}. Train them as two stacks."
         )
     device = groups[0][0].device
+    captured = captures(settings, device)
 
     def learning_rate(policy: Policy) -> float | torch.Tensor:
         lr = settings.lr * policy.lr_scale
         # a captured step reads the learning rate where a schedule can change it
-        return torch.tensor(lr, device=device) if settings.cuda_graph else lr
+        return torch.tensor(lr, device=device) if captured else lr
 
     joined: dict[tuple[Any, ...], dict[str, Any]] = {}
     for params, policy in zip(groups, policies, strict=True):
@@ -133,7 +141,7 @@ def build_optimizer(
         )
         group["params"] += params
     kinds = {"adamw": ContinualAdamW, "adam": ContinualAdam}
-    options: dict[str, Any] = {"capturable": True} if settings.cuda_graph else {}
+    options: dict[str, Any] = {"capturable": True} if captured else {}
     return kinds[settings.optimizer](
         list(joined.values()),
         betas=settings.betas,
@@ -172,7 +180,10 @@ def clip_gradients(model: nn.Module, limit: float) -> None:
     lead = lead_of(model)[1:]
     for params in parameter_groups(model):
         grads = [p.grad for p in params if p.grad is not None]
-        if grads:
+        if grads and lead in ((), (1,)):  # of one model: two launches for all gradients
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+            torch._foreach_mul_(grads, (limit / (norm + 1e-6)).clamp(max=1.0))
+        elif grads:
             scale = (limit / (dot(grads, grads, lead).sqrt() + 1e-6)).clamp(max=1.0)
             for grad in grads:
                 grad.mul_(broadcast(scale, grad))

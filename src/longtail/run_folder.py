@@ -180,7 +180,10 @@ def _metrics(run: Run) -> dict[str, Any]:
     main = run.sequence.objective.score_name
     found = {**summary(run.matrix), "breakdown": breakdown(run.matrix, run.sequence.train_sizes)}
     found |= {name: summary(matrix) for name, matrix in run.matrices.items() if name != main}
-    validation = evaluate_validation(run.model, run.sequence)
+    if hasattr(run.evaluate, "summary"):  # what a benchmark has to say beside
+        found |= run.evaluate.summary(run.matrix, run.sequence)  # pyright: ignore
+    with run.evaluating():
+        validation = evaluate_validation(run.scored, run.sequence, run.evaluate)
     return found if validation is None else {**found, "validation": validation}
 
 

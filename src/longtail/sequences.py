@@ -25,6 +25,7 @@ from longtail.examples import (
     leaves,
     map_leaves,
     read,
+    rows_device,
 )
 from longtail.objectives import Objective
 from longtail.random import Seed, uniform
@@ -252,11 +253,13 @@ class TableSequence(TaskSequence):
         )
 
     def to(self, device: Device) -> "TableSequence":
-        validation = None if self._validation is None else self._validation.to(device)
+        table = self.table.to(device)
+        where = rows_device(table, device)
+        validation = None if self._validation is None else self._validation.to(where)
         moved = TableSequence(
-            self.table.to(device),
-            self._train.to(device),
-            self._test.to(device),
+            table,
+            self._train.to(where),
+            self._test.to(where),
             self.objective,
             self.names,
             validation,

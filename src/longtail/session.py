@@ -81,6 +81,7 @@ class Session:
         self.save(keep=1)  # the end is a state too; nothing will fall back from it
 
     def save(self, keep: int = 2) -> None:
+        self.run.recorder.settle()  # into the journal too
         if self.journal is not None:
             self.journal.sync()  # a snapshot must never know more lines than the disk has
         self.snapshots.save(

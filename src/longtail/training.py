@@ -7,7 +7,8 @@ a snapshot of it, taken after any step, continues bit for bit.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,8 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail.evaluation import due, evaluate_all, evaluate_examples
-from longtail.graphs import GraphStep
+from longtail.best_epoch import Best, keep_best, load_best, restore_best
+from longtail.evaluation import due, evaluate_all, validation_score
+from longtail.examples import rows_device
+from longtail.graphs import MOST, GraphForward, GraphStep
 from longtail.methods import Method
 from longtail.methods.base import size_of
 from longtail.metrics import ScoreMatrix
@@ -25,12 +28,16 @@ from longtail.policies import (
     Policy,
     TrainSettings,
     build_optimizer,
+    captures,
     clip_gradients,
     set_learning_rate,
 )
 from longtail.random import Seed, permutation
-from longtail.replicas import broadcast, lead_of, parameter_groups
+from longtail.recording import Recorder
+from longtail.replicas import lead_of, parameter_groups
 from longtail.tasks import Batch, Examples, TaskSequence
+
+_NOTHING = contextlib.nullcontext()
 
 __all__ = ["POLICIES", "Interrupted", "Policy", "Position", "Run", "TrainSettings", "train"]
 
@@ -60,7 +67,9 @@ class Run:
         seed: an int, or a LongTensor with one seed per replica; orders the batches.
         evaluate: replaces the default evaluation: `evaluate(model, sequence, tasks)` for a range
             of tasks gives their scores [*lead, len(tasks)], or a dict of such by name; False for
-            no evaluation at all.
+            no evaluation at all. Tensors are read when somebody looks at the matrix. It may have
+            a method `validation(model, sequence, task)` for the choice of the best epoch, and
+            `captured = True` if small batches of the model it gets may replay a CUDA graph.
     """
 
     def __init__(
@@ -83,18 +92,29 @@ class Run:
         self.autocast = _autocast(self.device, settings.autocast)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
         self.position = Position()
-        self.best: dict[str, Any] | None = None  # the best epoch of this task so far
+        self.best: Best | None = None  # the best epoch of this task so far
         trained = sequence.train_sizes > 0
         objective = sequence.objective
         names = (objective.score_name, *(name for name, _ in objective.further))
-        self.matrices = {
+        matrices = {
             name: ScoreMatrix(sequence.test_sizes, objective.higher_is_better, trained)
             for name in names
         }
-        self.matrix = self.matrices[objective.score_name]
+        self.recorder = Recorder(matrices, objective.score_name)
+        capture = captures(settings, self.device)
         if settings.compile:
-            model.compile()
-        self.take_step = GraphStep(self) if settings.cuda_graph else step
+            compile_model(model, fixed_shapes=capture)
+        self.take_step = GraphStep(self) if capture else step
+        replays = self.evaluate is evaluate_all or getattr(self.evaluate, "captured", False)
+        self.scored = GraphForward(model) if capture and replays else model
+
+    @property
+    def matrices(self) -> dict[str, ScoreMatrix]:
+        return self.recorder.matrices
+
+    @property
+    def matrix(self) -> ScoreMatrix:
+        return self.matrices[self.recorder.main]
 
     def state_dict(self) -> dict[str, Any]:
         cuda = self.device.type == "cuda"
@@ -110,23 +130,28 @@ class Run:
             "cuda_generator": torch.cuda.get_rng_state(self.device) if cuda else None,
         }
 
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """In the precision of training; not compiled, which would take long for each new shape."""
+        plain = torch.compiler.set_stance("force_eager") if self.settings.compile else _NOTHING
+        with self.autocast, plain:
+            yield
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position = Position(**state["position"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.method.load_state_dict(state["method"])
         self.scaler.load_state_dict(state["scaler"])
-        self.best = state["best"]
-        if self.best is not None:
-            weights = [[t.to(self.device) for t in group] for group in self.best["weights"]]
-            self.best = {"score": self.best["score"].cpu(), "weights": weights}
+        self.best = load_best(state["best"], self.device)
+        self.recorder.forget()
         for name, matrix in self.matrices.items():
             matrix.load_state_dict(state["matrices"][name])
         torch.set_rng_state(state["generator"].cpu())
         if state["cuda_generator"] is not None:
             torch.cuda.set_rng_state(state["cuda_generator"].cpu(), self.device)
-        if self.settings.cuda_graph:  # what was captured points at the state that was replaced
-            self.take_step = GraphStep(self)
+        if isinstance(self.take_step, GraphStep):  # its graphs point at what was replaced
+            self.take_step = GraphStep(self, self.take_step.capture)
 
 
 def train(
@@ -139,11 +164,13 @@ def train(
 
     Args:
         on_evaluation: called as `on_evaluation(run, after, tasks, scores)` when scores [*lead,
-            len(tasks)] were recorded: of all tasks so far where that is due, else of the last.
+            len(tasks)] were recorded: of all tasks so far where that is due, else of the last. In
+            order, but perhaps later: scores of single tasks are read when somebody looks.
         on_step: called after every optimizer step, and after every task, with a state that
             `run.state_dict()` may save; may raise `Interrupted`.
     """
     sequence, settings, position = run.sequence, run.settings, run.position
+    run.recorder.listener = on_evaluation and functools.partial(on_evaluation, run)
     run.model.train()
     while position.task < len(sequence):
         examples = sequence.train(position.task)
@@ -152,7 +179,7 @@ def train(
             size = settings.batch_size * settings.accumulate
             steps = -(-len(examples) // size)
             while position.epoch < settings.epochs:
-                order = batch_order(run, len(examples))
+                order = batch_order(run, examples)
                 source, order = arranged(run, examples, order)
                 while position.step < steps:
                     done = position.epoch * steps + position.step
@@ -163,28 +190,32 @@ def train(
                     if on_step is not None:
                         on_step(run)
                 if validation is not None:
-                    keep_best(run, validation)
+                    compare_epoch(run)
                 position.epoch, position.step = position.epoch + 1, 0
-            restore_best(run)
+            restore_best(run.best, run.model)
+            run.best = None
             run.method.end_task(examples)
             if run.policies[0].boundary:
                 run.optimizer.end_task()
-        record_scores(run, on_evaluation)
+        record_scores(run)
         position.task, position.epoch, position.step = position.task + 1, 0, 0
         if on_step is not None:
             on_step(run)
+    run.recorder.settle()
 
 
-def batch_order(run: Run, n: int) -> Tensor:
+def batch_order(run: Run, examples: Examples) -> Tensor:
     """The order of a task's examples in this epoch, [n], or [S, n] for replicas.
 
-    A function of seed, task and epoch. A task that fits into one step needs no order.
+    A function of seed, task and epoch, the same on every device. A task that fits into one step
+    needs no order.
     """
+    n, device = len(examples), rows_device(examples, run.device)
     if n <= run.settings.batch_size * run.settings.accumulate:
-        order = torch.arange(n, device=run.device)
+        order = torch.arange(n, device=device)
         return order.expand(len(run.seed), -1) if isinstance(run.seed, Tensor) else order
     key = ("batches", run.position.task, run.position.epoch)
-    return permutation(n, run.seed, *key, device=run.device)
+    return permutation(n, run.seed, *key, device=device)
 
 
 def arranged(run: Run, examples: Examples, order: Tensor) -> tuple[Examples, Tensor]:
@@ -226,55 +257,32 @@ def step(run: Run, examples: Examples, index: Tensor) -> None:
         method.observe(batch)
 
 
-def record_scores(
-    run: Run, on_evaluation: Callable[[Run, int, range, np.ndarray], None] | None
-) -> None:
+def record_scores(run: Run) -> None:
     """Scores of all tasks so far where that is due; otherwise of the task just learned (a_ii)."""
     if not callable(run.evaluate):
         return
     after, settings = run.position.task, run.settings
     everything = due(after, len(run.sequence), settings.evaluate_every, settings.evaluate_at)
     tasks = range(0 if everything else after, after + 1)
-    scores = run.evaluate(run.model, run.sequence, tasks)
-    if isinstance(scores, dict):  # the main score and further ones, see `Objective`
-        for name, values in scores.items():
-            run.matrices[name].record(after, (tasks, values))
-        scores = scores[run.sequence.objective.score_name]
-    else:
-        run.matrix.record(after, (tasks, scores))
-    if on_evaluation is not None:
-        on_evaluation(run, after, tasks, scores)
+    with run.evaluating():
+        scores = run.evaluate(run.scored, run.sequence, tasks)
+    run.recorder.add(after, tasks, scores)
 
 
-def keep_best(run: Run, validation: Examples) -> None:
-    """Keep a copy of the weights of the best epoch so far, each replica its own."""
-    score = torch.as_tensor(evaluate_examples(run.model, validation, run.sequence.objective))
-    weights = [[t.clone() for t in group] for group in _tensors(run.model)]
-    if run.best is None:
-        run.best = {"score": score, "weights": weights}
-        return
-    best = run.best["score"]
-    better = score > best if run.sequence.objective.higher_is_better else score < best
-    better = better | best.isnan()
-    masks = better.unbind(0) if better.dim() else [better]
-    for mask, old, new in zip(masks, run.best["weights"], weights, strict=True):
-        for a, b in zip(old, new, strict=True):
-            a.copy_(torch.where(broadcast(mask, b).to(b.device), b, a))
-    best.copy_(torch.where(better, score, best))
+def compare_epoch(run: Run) -> None:
+    """Keep the weights of this epoch where they are the task's best so far."""
+    with run.evaluating():
+        score = validation_score(run.scored, run.sequence, run.position.task, run.evaluate)
+    higher = run.sequence.objective.higher_is_better
+    run.best = keep_best(run.best, run.model, score, higher)
 
 
-def restore_best(run: Run) -> None:
-    """Weights of the best epoch; the optimizer's moments stay as they are now."""
-    if run.best is not None:
-        for group, best in zip(_tensors(run.model), run.best["weights"], strict=True):
-            for tensor, kept in zip(group, best, strict=True):
-                tensor.copy_(kept)
-        run.best = None
-
-
-def _tensors(model: nn.Module) -> list[list[Tensor]]:
-    members = getattr(model, "members", [model])
-    return [[t.detach() for t in (*m.parameters(), *m.buffers())] for m in members]
+def compile_model(model: nn.Module, fixed_shapes: bool) -> None:
+    """`torch.compile` in place; for each of a few shapes where steps are captured."""
+    if fixed_shapes:
+        limit = torch._dynamo.config  # one compilation a shape, as many as there are graphs
+        limit.recompile_limit = max(limit.recompile_limit, MOST)
+    model.compile(dynamic=False if fixed_shapes else None)
 
 
 def _finite(parameters: list[nn.Parameter]) -> bool:
@@ -284,7 +292,7 @@ def _finite(parameters: list[nn.Parameter]) -> bool:
 
 def _autocast(device: torch.device, kind: str) -> contextlib.AbstractContextManager[Any]:
     kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    return torch.autocast(device.type, kinds[kind]) if kind in kinds else contextlib.nullcontext()
+    return torch.autocast(device.type, kinds[kind]) if kind in kinds else _NOTHING
 
 
 def _check_replicas(model: nn.Module, sequence: TaskSequence, seed: Seed) -> None:

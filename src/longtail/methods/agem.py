@@ -2,8 +2,9 @@ r"""A-GEM: averaged gradient episodic memory (Chaudhry et al., 2019).
 
     g̃ = g - (gᵀ r / rᵀ r) r      if gᵀ r < 0, else g
 
-g is the gradient of the new batch, r that of as many examples from a buffer with equal space per
-task: a step may not increase the average loss on the buffer. Each replica projects for itself.
+g is the gradient of the new batch, r that of `draw` examples from a buffer with equal space per
+task: a step may not increase their average loss. The fewer they are, the noisier is the direction
+that is protected. Each replica projects for itself.
 """
 
 from __future__ import annotations
@@ -25,13 +26,19 @@ class AGEM(Method):
     """Gradients are projected so that they do not point against those of the buffer."""
 
     name = "agem"
+    capturable, draws = True, 1
 
     @dataclass(frozen=True)
     class Settings(Method.Settings):
         buffer: int = field(default=500, metadata={"help": "examples the buffer holds"})
+        draw: int = field(
+            default=0, metadata={"help": "examples drawn for r; 0 for as many as the batch has"}
+        )
 
         def __post_init__(self) -> None:
             check_buffer(self.buffer)
+            if self.draw < 0:
+                raise ValueError(f"Invalid draw: {self.draw}")
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -43,10 +50,17 @@ class AGEM(Method):
     def loss(self, batch: Batch) -> Tensor:
         if len(self.buffer):
             n = size_of(batch)
-            inputs, targets = self.buffer.draw(n)
+            inputs, targets = self.buffer.draw(self.draw_size(n))
+            weights = self.row_weights
+            if self.settings.draw:
+                self.row_weights = None  # they are the batch's, and this draw is never padded
             loss = n * self.mean_loss(self.model(inputs), targets)
+            self.row_weights = weights
             self.reference = loss if self.reference is None else self.reference + loss
         return super().loss(batch)
+
+    def draw_size(self, n: int) -> int:
+        return self.settings.draw or n
 
     def after_backward(self) -> None:
         if self.reference is None:

@@ -44,8 +44,10 @@ class Method:
         """The method's settings, each with a line of help in its metadata."""
 
     name: ClassVar[str] = ""
-    # True if loss and after_backward launch the same kernels every step and observe does nothing.
+    # True if loss and after_backward launch the same kernels every step, up to what `self.buffer`
+    # (a `memory.Storage`) gives them, empty or not, in `draws` draws of `draw_size`.
     capturable: ClassVar[bool] = False
+    draws: ClassVar[int] = 0
 
     def __init__(
         self, model: nn.Module, objective: Objective, *, seed: Seed = 0, **settings: Any
@@ -60,7 +62,8 @@ class Method:
         self.settings: Any = self.Settings(**settings)
         self.lead = lead_of(model)
         self.outputs: Outputs = None
-        # Weight of each row in its replica's mean, where batches are padded to a fixed shape.
+        # Weight of each row in its replica's mean, where batches are padded to a fixed shape;
+        # what is drawn beside a batch is as large and weighs the same.
         self.row_weights: Tensor | None = None
 
     def loss(self, batch: Batch) -> Tensor:
@@ -69,6 +72,10 @@ class Method:
         outputs = self.model(inputs)
         self.outputs = detach(outputs)
         return self.mean_loss(outputs, targets)
+
+    def draw_size(self, n: int) -> int:
+        """How many stored examples a draw has, in a step on `n` new ones."""
+        return n
 
     def after_backward(self) -> None:
         """Called when every `p.grad` is complete (and unscaled)."""
@@ -99,6 +106,8 @@ class Method:
     def risk(self, losses: Tensor) -> Tensor:
         """[*lead, B] -> the sum over replicas of each one's mean: gradients stay apart."""
         if self.row_weights is not None:
+            parts = losses.shape[-1] // len(self.row_weights)  # several batches end to end
+            losses = losses.unflatten(-1, (parts, -1)) / parts if parts > 1 else losses
             return (losses * self.row_weights).sum()
         return losses.mean() if losses.dim() == 1 else losses.mean(-1).sum()
 

@@ -25,6 +25,7 @@ class DERPlusPlus(Method):
     """Replay of labels and of what the model used to answer."""
 
     name = "derpp"
+    capturable, draws = True, 2
 
     @dataclass(frozen=True)
     class Settings(Method.Settings):

@@ -22,6 +22,7 @@ class Reservoir(Method):
     """Experience replay from a reservoir of fixed size."""
 
     name = "reservoir"
+    capturable, draws = True, 1
 
     @dataclass(frozen=True)
     class Settings(Method.Settings):

@@ -1,0 +1,50 @@
+"""The weights of a task's best epoch on its validation examples, each replica its own.
+
+Scores are compared where they are computed: nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from longtail.replicas import broadcast
+
+Best = dict[str, Any]  # {"score": [*lead], "weights": one list of tensors per policy}
+
+
+def keep_best(best: Best | None, model: nn.Module, score: Any, higher_is_better: bool) -> Best:
+    """What was best so far, or these weights where their validation score [*lead] is better."""
+    groups = _tensors(model)
+    score = torch.as_tensor(score, device=groups[0][0].device)
+    if best is None:
+        return {"score": score, "weights": [[t.clone() for t in group] for group in groups]}
+    old = best["score"]
+    better = (score > old if higher_is_better else score < old) | old.isnan()
+    masks = better.unbind(0) if better.dim() else [better]
+    for mask, kept, group in zip(masks, best["weights"], groups, strict=True):
+        for a, b in zip(kept, group, strict=True):
+            torch.where(broadcast(mask, b), b, a, out=a)
+    return {"score": torch.where(better, score, old), "weights": best["weights"]}
+
+
+def restore_best(best: Best | None, model: nn.Module) -> None:
+    """Weights of the best epoch, where one was kept; the optimizer's moments stay as they are."""
+    if best is not None:
+        for group, kept in zip(_tensors(model), best["weights"], strict=True):
+            torch._foreach_copy_(group, kept)
+
+
+def load_best(best: Best | None, device: torch.device) -> Best | None:
+    """As saved, on the device it is compared on."""
+    if best is None:
+        return None
+    weights = [[t.to(device) for t in group] for group in best["weights"]]
+    return {"score": best["score"].to(device), "weights": weights}
+
+
+def _tensors(model: nn.Module) -> list[list[Tensor]]:
+    members = getattr(model, "members", [model])
+    return [[t.detach() for t in (*m.parameters(), *m.buffers())] for m in members]
