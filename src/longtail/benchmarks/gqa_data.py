@@ -36,7 +36,7 @@ and region features in one of three forms, in the folder itself, in features/ or
   IMAGE.npz for each image, with features [n, F], boxes [n, 4], width, height
 
 Then: longtail data vqa --check {{folder}}
-Without GQA: longtail data vqa --source generated writes a world of the same form (240 MB), and
+Without GQA: longtail data vqa --source generated writes a world of the same form (270 MB), and
 longtail run vqa makes it by itself."""
 
 
