@@ -140,7 +140,7 @@ def agem(b: Bare) -> None:
         b.opt.zero_grad()
         F.cross_entropy(b.model(x), y).backward()
         if t:
-            i = torch.randint(BUFFER, (B,))
+            i = torch.randint(BUFFER, (METHOD_SETTINGS["agem"]["draw"],))
             r = torch.autograd.grad(F.cross_entropy(b.model(bx[i]), by[i]), b.params)
             g = [p.grad for p in b.params]
             inner = sum((x * y).sum() for x, y in zip(g, r, strict=True))

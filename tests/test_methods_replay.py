@@ -156,6 +156,25 @@ def test_agem_projects_each_replica_for_itself_and_survives_a_zero_reference() -
     assert torch.equal(plain[0], torch.tensor([1.0, 0.0]))
 
 
+def test_agem_draws_as_many_references_as_it_is_told() -> None:
+    model = mlp()
+    method = AGEM(model, CLASSIFICATION, seed=3, buffer=30, draw=17)
+    method.end_task(data(30))
+    twin = copy.deepcopy(method.buffer)
+    x, y = batch = data()[torch.arange(6)]
+    g = gradients(cross_entropy(model(x), y), model)
+    xr, yr = twin.draw(17)
+    project(g, gradients(cross_entropy(model(xr), yr), model), ())
+    assert_all_close(agem_step(method, model, batch), g)
+    # a padded batch weighs its own rows, not those of the draw
+    weights = method.row_weights = torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)
+    xr, yr = twin.draw(17)
+    g = gradients(cross_entropy(model(x[:1]), y[:1]), model)
+    project(g, gradients(cross_entropy(model(xr), yr), model), ())
+    assert_all_close(agem_step(method, model, batch), g)
+    assert method.row_weights is weights
+
+
 def test_agem_with_more_tasks_than_slots() -> None:
     model = mlp()
     method = AGEM(model, CLASSIFICATION, buffer=4)

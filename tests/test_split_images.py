@@ -210,6 +210,18 @@ def test_build_gives_sequence_and_model(tmp_path: Path) -> None:
     assert benchmark.sequence.names != natural
 
 
+def test_the_perceptron_starts_from_glorots_weights_or_pytorchs() -> None:
+    module = load("mnist")
+    largest = {}
+    for init in ("xavier", "torch"):
+        model = module.build(module.Settings(miniature=True, init=init), 0).make_model(0)
+        first = next(layer for layer in model.modules() if isinstance(layer, torch.nn.Linear))
+        largest[init] = first.weight.abs().max().item()
+        assert (first.bias == 0).all() == (init == "xavier")
+    assert largest["xavier"] == pytest.approx((6 / (784 + 100)) ** 0.5, rel=1e-2)
+    assert largest["torch"] == pytest.approx(784**-0.5, rel=1e-2)
+
+
 def test_colour_benchmarks_augment_and_use_a_resnet() -> None:
     for name, classes in (("cifar10", 10), ("cifar100", 100)):
         module = load(name)

@@ -55,6 +55,9 @@ class Settings:
     class_order: int | None = _setting(None, "seed that shuffles the classes; none: as numbered")
     model: Literal["mlp", "resnet18"] = _setting("mlp", "two hidden layers, or ResNet-18")
     hidden: int = _setting(100, "width of the hidden layers (mlp)")
+    init: Literal["xavier", "torch"] = _setting(
+        "xavier", "first weights (mlp): Glorot's, PyTorch's"
+    )
     width: int = _setting(64, "channels of the first stage (resnet18)")
     augment: bool = _setting(False, "random crops (4 pixels of padding) and mirror images")
     miniature: bool = _setting(False, "the built-in miniature in place of the real images")
@@ -74,13 +77,13 @@ class ColourSettings(Settings):
     augment: bool = _setting(True, "random crops (4 pixels of padding) and mirror images")
 
 
-TRAIN = {"batch_size": 10, "weight_decay": 0.01, "evaluate_every": 1}
+TRAIN = {"batch_size": 10, "weight_decay": 0.01, "evaluate_every": 1, "cuda_graph": True}
 METHOD_SETTINGS = {
     "ewc": {"strength": 200.0},
     "ewcpp": {"strength": 1000.0, "decay": 0.9},
     "reservoir": {"buffer": 200},
     "derpp": {"buffer": 200, "alpha": 1.0, "beta": 1.0},
-    "agem": {"buffer": 200},
+    "agem": {"buffer": 200, "draw": 128},  # as Mammoth, on which the paper built, is set up
 }
 
 
@@ -168,7 +171,8 @@ class SplitImages:
                 net: nn.Module = ResNet18(classes, shape[0], settings.width)
             else:
                 hidden = (settings.hidden, settings.hidden)
-                net = nn.Sequential(nn.Flatten(), MLP(math.prod(shape), hidden, classes))
+                mlp = MLP(math.prod(shape), hidden, classes, settings.init)
+                net = nn.Sequential(nn.Flatten(), mlp)
             return nn.Sequential(*before, pixels, net)
 
         return make

@@ -53,6 +53,7 @@ class ResNet18(nn.Module):
             before = wide
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(before, classes)
+        self.to(memory_format=torch.channels_last)  # pyright: ignore (weights as the images are)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda and not is_batchedtensor(x):  # vmap has its own layout
