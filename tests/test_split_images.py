@@ -218,8 +218,9 @@ def test_the_perceptron_starts_from_glorots_weights_or_pytorchs() -> None:
         first = next(layer for layer in model.modules() if isinstance(layer, torch.nn.Linear))
         largest[init] = first.weight.abs().max().item()
         assert (first.bias == 0).all() == (init == "xavier")
-    assert largest["xavier"] == pytest.approx((6 / (784 + 100)) ** 0.5, rel=1e-2)
-    assert largest["torch"] == pytest.approx(784**-0.5, rel=1e-2)
+        outputs, inputs = first.weight.shape
+    assert largest["xavier"] == pytest.approx((6 / (inputs + outputs)) ** 0.5, rel=1e-2)
+    assert largest["torch"] == pytest.approx(inputs**-0.5, rel=1e-2)
 
 
 def test_colour_benchmarks_augment_and_use_a_resnet() -> None:
