@@ -1,4 +1,4 @@
-"""The command line: `longtail run | study | report | data | list`.
+"""The command line: `longtail run | study | report | data | list | wsd`.
 
 Each command is a module with ``add_arguments(parser)`` and ``main(args) -> int``. Only the one that
 was asked for is imported, so that `longtail --help` answers before torch could have been loaded.
@@ -23,6 +23,7 @@ COMMANDS = {
     "report": ("longtail.report", "tables, figures and a page from a folder of runs"),
     "data": ("longtail.commands.data", "fetch or check a benchmark's files"),
     "list": ("longtail.commands.list", "benchmarks, methods, policies, studies"),
+    "wsd": ("longtail.commands.wsd", "rank a word's senses in a sentence with a trained run"),
 }
 EXAMPLES = """examples:
   longtail list                               what there is

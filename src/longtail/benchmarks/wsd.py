@@ -47,7 +47,8 @@ TRAIN: dict[str, Any] = {
     "cuda_graph": True,
 }
 METHOD_SETTINGS: dict[str, dict[str, Any]] = {
-    "ewc": {"strength": 2.0},
+    # one backward pass a batch: a pair at a time would take longer than training
+    "ewc": {"strength": 2.0, "fisher": "batch"},
     "ewcpp": {"strength": 0.1, "decay": 0.9},
     "reservoir": {"buffer": 20_000},
     "derpp": {"buffer": 20_000, "alpha": 1.0, "beta": 1.0},

@@ -1,0 +1,94 @@
+"""`longtail wsd`: disambiguate a sentence with a trained run; prepare a corpus for another machine.
+
+longtail wsd predict RUN "A cat is chasing a mouse." mouse
+longtail wsd prepare DIR --semcor PATH --wordnet PATH --backbone NAME
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = """examples:
+  longtail run wsd --miniature --lr 1e-3 --out runs/mini
+  longtail wsd predict runs/mini "He wants to tell the boy a story ." tell
+  longtail wsd predict RUN "Two mice were there." mice --lemma mouse --top 3
+  longtail wsd prepare prepared --semcor SEMCOR --wordnet WORDNET --backbone bert-base-uncased
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
+    predict = kinds.add_parser("predict", help="rank the senses of a word in a sentence")
+    predict.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run of wsd")
+    predict.add_argument("sentence", metavar="SENTENCE")
+    predict.add_argument("word", metavar="WORD", help="the word, as it stands in the sentence")
+    predict.add_argument("--lemma", help="its dictionary form, where that is another")
+    predict.add_argument("--top", type=int, metavar="N", help="only the N best senses")
+    predict.add_argument("--wordnet", metavar="DIR", help="WordNet, for words not in the corpus")
+    predict.add_argument("--device", default="cpu", help="cpu, cuda, ... (default: cpu)")
+    predict.add_argument("--json", action="store_true", help="JSON on stdout")
+    prepare = kinds.add_parser("prepare", help="write token tables for a machine without the files")
+    prepare.add_argument("folder", metavar="DIR", type=Path, help="where to write them")
+    prepare.add_argument("--semcor", default="", metavar="PATH", help="SemCor 3.0")
+    prepare.add_argument("--wordnet", default="", metavar="PATH", help="WordNet 3.0, nltk or wn")
+    prepare.add_argument("--backbone", default="bert-base-uncased", metavar="NAME")
+
+
+def main(args: argparse.Namespace) -> int:
+    if args.kind == "prepare":
+        return _prepare(args)
+    from longtail.benchmarks.wsd_predict import rank_senses
+
+    found = rank_senses(
+        _settings(args.run),
+        args.run / "model.safetensors",
+        args.sentence,
+        args.word,
+        args.lemma,
+        wordnet=args.wordnet,
+        device=args.device,
+    )
+    shown = found[: args.top] if args.top else found
+    if args.json:
+        print(json.dumps([vars(sense) for sense in shown]))
+    else:
+        for place, sense in enumerate(shown, 1):
+            print(f"{place:>3}  {sense.score:+8.3f}  {sense.key:<22}  {sense.gloss}")
+    return 0
+
+
+def _settings(run: Path) -> Any:
+    """The benchmark's settings of a finished run."""
+    from longtail.settings import read_toml, resolve
+
+    for name in ("config.toml", "model.safetensors"):
+        if not (run / name).is_file():
+            raise ValueError(f"{run} has no {name}: give the folder of a finished `longtail run`")
+    config = resolve(file=read_toml(run / "config.toml"))
+    if config.benchmark != "wsd":
+        raise ValueError(f"{run} is a run of {config.benchmark}, not of wsd")
+    return config.data
+
+
+def _prepare(args: argparse.Namespace) -> int:
+    from longtail.benchmarks.wsd_corpus import read_corpus
+    from longtail.benchmarks.wsd_data import locate
+    from longtail.benchmarks.wsd_prepared import prepare, save
+    from longtail.benchmarks.wsd_tokens import load_tokenizer
+
+    if args.folder.exists() and not (args.folder / "meta.json").is_file():
+        raise ValueError(f"{args.folder} is there already and holds something else")
+    tokenizer = load_tokenizer(args.backbone)
+    prepared = prepare(read_corpus(*locate(args.semcor, args.wordnet)), tokenizer)
+    save(prepared, args.folder, tokenizer)
+    size = sum(file.stat().st_size for file in args.folder.iterdir())
+    facts: dict[str, Any] = prepared.meta["facts"]
+    print(
+        f"{facts['pairs']:,} pairs of {facts['tasks']:,} tasks, {size / 1e6:.0f} MB: {args.folder}"
+    )
+    return 0
