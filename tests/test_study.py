@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from longtail import cli
 from longtail.jobs import make_jobs
@@ -223,6 +224,17 @@ def test_stacks_are_full_products_of_variants_and_seeds(tmp_path: Path):
     lacking = [r for r in runs if not (r.labels["policy"] == "reset" and r.config.seed == 0)]
     jobs = make_jobs(lacking, tmp_path, stack=True, earlier={})
     assert sorted(len(job.configs) for job in jobs) == [2, 3]
+
+
+@pytest.mark.parametrize(("device", "sizes"), [("cpu", [2] * 4), ("cuda", [4] * 2)])
+def test_workers_share_stacks_and_cut_them_where_a_part_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, sizes: list[int]
+):
+    monkeypatch.setattr("longtail.jobs.choose_device", torch.device)
+    monkeypatch.setattr("longtail.jobs.data_memory", lambda device: 2**31)
+    runs = expand(read(study_file(tmp_path, methods='methods = ["finetune", "ewc"]')))
+    jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, device=device, workers=2)
+    assert [len(job.configs) for job in jobs] == sizes
 
 
 FAILING = '''

@@ -14,7 +14,7 @@ from typing import Any
 from longtail import benchmarks
 from longtail.files import write_json
 from longtail.loggers import log_result, logged
-from longtail.machine import commit, data_memory
+from longtail.machine import choose_device, commit, data_memory
 from longtail.progress import Reporter
 from longtail.reading import parse_json, read_entries
 from longtail.results import load
@@ -85,7 +85,8 @@ def make_jobs(
         earlier: stacks that were begun before, {stack id: run ids}. They go on as they are, since
             their snapshots fit no other set of runs.
         device: where they will run, which says how much data a stack may hold.
-        workers: processes to share the work: a stack is cut into as many parts, by seeds.
+        workers: processes to share the work: stacks are cut by seeds, on a CPU into as many parts,
+            on a GPU, where a part takes about as long as the whole, until there is one for each.
     """
     done = finished_ids(out)
     missing = {run.id: run for run in runs if run.id not in done}
@@ -95,9 +96,9 @@ def make_jobs(
         if begun and all(member in missing for member in members):
             jobs.append(_stack([missing.pop(member) for member in members], identity))
     single: list[Planned] = []
-    memory = data_memory(device)
+    memory, gpu = data_memory(device), choose_device(device).type == "cuda"
     for group in (
-        _stackable(missing.values(), memory, workers) if stack else [list(missing.values())]
+        _stackable(missing.values(), memory, workers, gpu) if stack else [list(missing.values())]
     ):
         if len(group) > 1 and stack:
             jobs.append(_stack(group))
@@ -108,7 +109,9 @@ def make_jobs(
     return sorted(jobs, key=lambda job: order[job.configs[0].id])
 
 
-def _stackable(runs: Iterable[Planned], memory: int, workers: int) -> list[list[Planned]]:
+def _stackable(
+    runs: Iterable[Planned], memory: int, workers: int, gpu: bool
+) -> list[list[Planned]]:
     """Groups that may train as one program, each a full product of variants and seeds.
 
     A stack trains every variant (policy, learning rate, data) with every seed; grouping variants
@@ -124,25 +127,24 @@ def _stackable(runs: Iterable[Planned], memory: int, workers: int) -> list[list[
         variant = {k: v for k, v in run.config.as_dict().items() if k != "seed"}
         key = json.dumps(variant, sort_keys=True)
         alike.setdefault(stack_key(run.config), {}).setdefault(key, []).append(run)
-    groups = list(alone)
+    whole: list[list[Planned]] = []
     for variants in alike.values():
         by_seeds: dict[tuple[int, ...], list[Planned]] = {}
         for members in variants.values():
             seeds = tuple(sorted(run.config.seed for run in members))
             by_seeds.setdefault(seeds, []).extend(members)
-        groups += [
-            part for members in by_seeds.values() for part in _parts(members, memory, workers)
-        ]
-    return groups
+        whole += by_seeds.values()
+    cuts = -(-workers // max(1, len(whole))) if gpu else workers
+    return [*alone, *(part for members in whole for part in _parts(members, memory, cuts))]
 
 
-def _parts(runs: list[Planned], memory: int, workers: int) -> list[list[Planned]]:
-    """A stack, or several with fewer seeds: one a worker, or as many as their data allow."""
+def _parts(runs: list[Planned], memory: int, cuts: int) -> list[list[Planned]]:
+    """A stack, or several with fewer seeds: `cuts` of them, or as many as their data need."""
     config = runs[0].config
     limit = getattr(benchmarks.load(config.benchmark), "most_seeds", None)
     seeds = list(dict.fromkeys(run.config.seed for run in runs))
     most = len(seeds) if limit is None else max(1, limit(config.data, config.method, memory))
-    most = min(most, -(-len(seeds) // workers))
+    most = min(most, -(-len(seeds) // cuts))
     parts = [set(seeds[i : i + most]) for i in range(0, len(seeds), most)]
     return [[run for run in runs if run.config.seed in part] for part in parts]
 
