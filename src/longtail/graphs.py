@@ -80,7 +80,7 @@ class GraphStep:
         if self.graphs is None:
             step(run)
         else:
-            self.graphs.call(step, lambda: step(run), len(self.steps) <= MOST)
+            self.graphs.call(step, lambda: step(run))
         if self.stores:
             dim = len(method.lead)
             method.outputs = rows_of(step.outputs, 0, rows, dim)
@@ -163,11 +163,11 @@ class Graphs:
         self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
 
-    def call(self, entry: Any, function: Callable[[], None], capture: bool = True) -> None:
+    def call(self, entry: Any, function: Callable[[], None]) -> None:
         """`function`, which reads and writes what `entry` holds; `entry` keeps calls and graph."""
         if entry.graph is not None:
             entry.graph.replay()
-        elif entry.calls < WARM_UP or not capture:
+        elif entry.calls < WARM_UP:
             entry.calls += 1
             current = torch.cuda.current_stream(self.device)
             self.stream.wait_stream(current)
