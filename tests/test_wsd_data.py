@@ -1,4 +1,4 @@
-"""WSD-CL's files: found, counted, tokenised once and cached; mistakes are named with their place."""
+"""WSD-CL's files: found, counted, tokenised once, cached; mistakes are named with their place."""
 
 import json
 import sys
