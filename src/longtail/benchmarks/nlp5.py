@@ -95,7 +95,7 @@ METHOD_SETTINGS = {
     "agem": {"buffer": 500},
 }
 PAPER = "nlp5"
-TINY = LlamaConfig(Bytes.vocabulary, 64, 2, 4, 2, 128)
+TINY = LlamaConfig(Bytes.vocabulary, 32, 2, 4, 2, 64)
 OBJECTIVE = replace(ANSWERS, further=(("unparsable", unparsable),))
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from longtail.downloads import cache_folder
 from longtail.objectives import Objective
 from longtail.tasks import Ragged
 
@@ -100,7 +101,8 @@ def load(name: str, rank: int = 0) -> AnswerModel:
     transformers knows runs through it.
 
     Args:
-        name: a folder with config.json, a .gguf file, or a name of the Hugging Face hub.
+        name: a folder with config.json, a .gguf file, or a name of the Hugging Face hub; see
+            `model_folder`.
         rank: rank of LoRA adapters on every linear layer, which alone are trained; 0 for none.
     """
     from longtail.models.causal_lm_llama import Llama, is_llama
@@ -116,17 +118,20 @@ def load(name: str, rank: int = 0) -> AnswerModel:
 
 
 def model_folder(name: str) -> Path:
-    """The folder of a model; a GGUF file is converted into the cache once."""
-    path = Path(name).expanduser()
-    if path.suffix != ".gguf":
-        return path
-    from longtail.downloads import cache_folder
-    from longtail.models.causal_lm_gguf import convert
+    """Where a model lies: a folder, one of that name in the cache; a GGUF file is converted once.
 
-    folder = cache_folder("models", path.stem)
-    if not (folder / "config.json").exists():
-        convert(path, folder)
-    return folder
+    A name that is none of these comes back as it is, for transformers to look up.
+    """
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        from longtail.models.causal_lm_gguf import convert
+
+        folder = cache_folder("models", path.stem)
+        if not (folder / "config.json").exists():
+            convert(path, folder)
+        return folder
+    cached = cache_folder("models", name)
+    return cached if not path.exists() and (cached / "config.json").exists() else path
 
 
 def with_adapters(model: AnswerModel, rank: int) -> AnswerModel:

@@ -1,8 +1,9 @@
 """GGUF files of Llama-like models as a folder that `Llama` and transformers read.
 
-    python -m longtail.models.causal_lm_gguf SmolLM2-135M-Instruct.Q4_1.gguf folder/
+    python -m longtail.models.causal_lm_gguf SmolLM2-135M-Instruct.Q4_1.gguf smollm2
 
-writes config.json, model.safetensors (dequantised to float32) and tokenizer.json. llama.cpp keeps
+writes config.json, model.safetensors (dequantised to float32) and tokenizer.json into a folder of
+that name in the cache (or into any other, where the name has a slash). llama.cpp keeps
 the rows of query and key weights in another order, pairs (2i, 2i + 1) for rotary positions where
 transformers has (i, i + D/2); they are put back.
 """
@@ -18,6 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from longtail.downloads import cache_folder
 
 _NAMES = {
     "attn_norm": "input_layernorm",
@@ -78,6 +81,8 @@ def _write(reader: Any, about: dict[str, Any], folder: Path) -> None:
         "num_attention_heads": about["llama.attention.head_count"],
         "num_key_value_heads": about["llama.attention.head_count_kv"],
         "intermediate_size": about["llama.feed_forward_length"],
+        "head_dim": about.get("llama.attention.key_length")
+        or about["llama.embedding_length"] // about["llama.attention.head_count"],
         "max_position_embeddings": about["llama.context_length"],
         "rms_norm_eps": about["llama.attention.layer_norm_rms_epsilon"],
         "rope_theta": about.get("llama.rope.freq_base", 10000.0),
@@ -146,5 +151,6 @@ def tokenizer_json(about: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("usage: python -m longtail.models.causal_lm_gguf FILE.gguf FOLDER")
-    convert(*sys.argv[1:])
+        sys.exit("usage: python -m longtail.models.causal_lm_gguf FILE.gguf NAME_OR_FOLDER")
+    target = sys.argv[2]
+    convert(sys.argv[1], target if "/" in target else cache_folder("models", target))
