@@ -145,6 +145,70 @@ def test_all_tests_are_one_table():
     assert (y == own_y).all()
 
 
+def test_any_range_of_the_tests_is_the_same_rows():
+    sequence = synthetic.build_stack([SMALL, settings(setting="shift")], [1, 2]).sequence
+    table, _ = sequence.tests(6)
+    x, y = table[:]
+    for start in range(len(table)):
+        for stop in range(start, len(table) + 1):
+            some_x, some_y = table[start:stop]
+            assert some_x.shape == (2, stop - start, 12)
+            torch.testing.assert_close(some_x, x[:, start:stop])
+            assert torch.equal(some_y, y[..., start:stop])
+
+
+def test_an_epoch_reads_its_rows_in_order():
+    train = synthetic.build_stack([SMALL, settings(setting="shift")], [1, 2]).sequence.train(0)
+    for seed in range(2):  # the second epoch reuses the memory of the first
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.stack([torch.randperm(len(train), generator=generator) for _ in range(2)])
+        arranged = train.arranged(order)
+        x, y = arranged[torch.arange(2, 7)]
+        expected_x, expected_y = train[order[:, 2:7]]
+        torch.testing.assert_close(x, expected_x)
+        assert torch.equal(y, expected_y)
+
+
+def test_a_task_of_one_batch_is_made_once():
+    train = synthetic.build_stack([SMALL, SMALL], [1, 2]).sequence.train(0)
+    everything = torch.arange(len(train)).expand(2, -1)
+    x, _ = train[everything]
+    assert train[everything.clone()[:1].expand(2, -1)][0] is x
+    assert torch.equal(train[everything.contiguous()][0], x)  # a copy: seeds may differ
+    backwards = everything.flip(1)
+    torch.testing.assert_close(train[backwards[:1].expand(2, -1)][0], x.flip(1))
+
+
+def test_captured_steps_read_every_task_at_one_place():
+    from longtail.assembly import build_stack
+    from longtail.graphs import GraphStep
+    from longtail.settings import resolve
+    from longtail.training import train
+
+    small = {"data.tasks": 3, "data.d": 6, "data.minimum": 4, "data.cap": 30, "train.epochs": 1}
+    small |= {"train.batch_size": 8, "train.evaluate_every": 1}
+    configs = [
+        resolve("synthetic", flags={**small, "data.setting": setting, "seed": seed})
+        for setting in ("same", "shift")
+        for seed in (3, 4)
+    ]
+    plain, staged = (build_stack(configs).run for _ in range(2))
+    staged.sequence._place = synthetic.Place(int(staged.sequence.train_sizes[0]))
+    staged.take_step = GraphStep(staged, capture=False)
+    for run in (plain, staged):
+        train(run)
+    assert staged.sequence._place.task is not None
+    for mine, theirs in zip(staged.parameters, plain.parameters, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_fewer_seeds_share_a_stack_where_all_training_examples_are_kept():
+    full = Settings()
+    some, most = (synthetic.most_seeds(full, m, 2**31) for m in ("multitask", "finetune"))
+    assert 1 <= some * task_sizes(full).sum() * full.d * 4 <= 1.4 * 2**30
+    assert most > 100
+
+
 def test_union_is_every_training_example():
     sequence = SyntheticSequence([SMALL], 2)
     x, y = sequence.union()[:]

@@ -119,10 +119,15 @@ def build_optimizer(
     device = groups[0][0].device
     captured = captures(settings, device)
 
+    # A captured step reads the learning rate where a schedule can change it, and groups with the
+    # same rate read it at one place: filling ten would take longer than the step.
+    rates: dict[float, torch.Tensor] = {}
+
     def learning_rate(policy: Policy) -> float | torch.Tensor:
         lr = settings.lr * policy.lr_scale
-        # a captured step reads the learning rate where a schedule can change it
-        return torch.tensor(lr, device=device) if captured else lr
+        if captured and lr not in rates:
+            rates[lr] = torch.tensor(lr, device=device)
+        return rates[lr] if captured else lr
 
     joined: dict[tuple[Any, ...], dict[str, Any]] = {}
     for params, policy in zip(groups, policies, strict=True):
@@ -167,12 +172,13 @@ def set_learning_rate(
         factor = (done + 1) / (warm + 1)
     else:
         factor = (total - done) / (total - warm) if settings.schedule == "linear" else 1.0
+    filled = None
     for group in optimizer.param_groups:
         lr = group["initial_lr"] * factor
-        if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(lr)
-        else:
+        if not isinstance(group["lr"], torch.Tensor):
             group["lr"] = lr
+        elif group["lr"] is not filled:  # groups may share it
+            filled = group["lr"].fill_(lr)
 
 
 def clip_gradients(model: nn.Module, limit: float) -> None:

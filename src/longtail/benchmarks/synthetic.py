@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.benchmarks import Benchmark
-from longtail.benchmarks.synthetic_tables import Chain, Dense, Generated, dense
+from longtail.benchmarks.synthetic_tables import Chain, Dense, Generated, Place, dense
 from longtail.random import normal, permutation, uniform
 from longtail.sequences import floor
 from longtail.tasks import REGRESSION, Examples, TaskSequence, TensorExamples
@@ -147,6 +147,7 @@ class SyntheticSequence(TaskSequence):
         chosen = torch.tensor([kinds.index(s.setting) for s in settings])
         self._kinds = None if len(kinds) == 1 else chosen
         self._tests: list[Generated] = []
+        self._place: Place | None = None
 
     def to(self, device: torch.device | str) -> SyntheticSequence:
         moved = copy.copy(self)
@@ -154,10 +155,13 @@ class SyntheticSequence(TaskSequence):
         moved.seeds, moved._weights = self.seeds.to(device), self._weights.to(device)
         moved._kinds = None if self._kinds is None else self._kinds.to(device)
         moved._tests = []
+        moved._place = Place(int(self.train_sizes[0])) if moved.device.type == "cuda" else None
         return moved
 
     def train(self, i: int) -> Examples:
-        return self._examples(self.make(i, "train", int(self.train_sizes[i])))
+        made = self.make(i, "train", int(self.train_sizes[i]))
+        made.place = self._place
+        return self._examples(made)
 
     def test(self, i: int) -> Examples:
         self._make_tests(i + 1)
@@ -216,7 +220,7 @@ class SyntheticSequence(TaskSequence):
 
 
 def most_seeds(settings: Settings, method: str, memory: int) -> int:
-    """Seeds that a stack may have for its examples to take at most half of ``memory`` bytes.
+    """Seeds that a stack may have for its examples to take at most two thirds of ``memory`` bytes.
 
     Multi-task training keeps the inputs of all training examples. Otherwise there are the hidden
     units of all test examples and of the largest task, twice.
@@ -225,7 +229,7 @@ def most_seeds(settings: Settings, method: str, memory: int) -> int:
     numbers = (settings.test_fraction * sizes.sum() + 2 * sizes[0]) * (settings.hidden + 4)
     if method == "multitask":
         numbers += sizes.sum() * settings.d
-    return max(1, int(memory / 2 / (4 * numbers)))
+    return max(1, int(memory * 2 / 3 / (4 * numbers)))
 
 
 def make_model(d: int) -> nn.Module:

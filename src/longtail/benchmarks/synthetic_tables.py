@@ -19,6 +19,8 @@ KEPT = 1 << 23  # numbers in a batch that is kept because all its task's steps r
 class Generated:
     """One part of one task, for S seeds: x = A h + a, and K settings' targets.
 
+    ``place``, where it is set, is what a captured step reads instead, see `Place`.
+
     Args:
         hidden: h, [S, n, hidden].
         A, a: [S, hidden, d] and [S, 1, d].
@@ -26,6 +28,8 @@ class Generated:
         kinds: the setting each policy learns, [P]: a batch then has inputs [S, B, d] and targets
             [P, S, B]; without it there is one setting, targets [S, B].
     """
+
+    place: Place | None = None
 
     def __init__(
         self, hidden: Tensor, A: Tensor, a: Tensor, targets: Tensor, kinds: Tensor | None = None
@@ -77,6 +81,12 @@ class Generated:
         torch.index_select(self.targets.flatten(1), 1, rows, out=targets.flatten(1))
         return Arranged(hidden, self.A, self.a, targets, self.kinds)
 
+    def locate(self, index: Tensor) -> tuple[Generated | Place, Tensor]:
+        if self.place is None:
+            return self, index
+        self.place.load(self)
+        return self.place, index
+
     def narrow(self, start: int, stop: int) -> Generated:
         hidden, targets = self.hidden[:, start:stop], self.targets[..., start:stop]
         return Generated(hidden, self.A, self.a, targets, self.kinds)
@@ -93,6 +103,44 @@ class Arranged(Generated):
     def __getitem__(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         rows = index if isinstance(index, slice) else slice(int(index[0]), int(index[-1]) + 1)
         return self._made(self.hidden[:, rows], self.targets[..., rows])
+
+
+class Place:
+    """Where captured steps find their rows: the task being trained, at addresses that stay.
+
+    A CUDA graph reads the memory it was captured with. Every task is copied there once, so that the
+    graphs of the first serve all; per step only row numbers are copied.
+    """
+
+    capturable = True
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows  # of the largest task
+        self.task: Generated | None = None
+
+    def load(self, task: Generated) -> None:
+        if self.task is task:
+            return
+        S, n, h = task.hidden.shape
+        if self.task is None:
+            self.base = torch.arange(S, device=task.hidden.device)[:, None] * self.rows
+            self.hidden = task.hidden.new_zeros(S, self.rows, h)
+            self.targets = task.targets.new_zeros(len(task.targets), S, self.rows)
+            self.A, self.a = torch.empty_like(task.A), torch.empty_like(task.a)
+        self.task = task
+        self.hidden[:, :n], self.targets[..., :n] = task.hidden, task.targets
+        self.A.copy_(task.A)
+        self.a.copy_(task.a)
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.task is not None
+        rows = self.base + index
+        hidden = self.hidden.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        targets = self.targets.flatten(1).index_select(1, rows.flatten()).unflatten(1, rows.shape)
+        return torch.baddbmm(self.a, hidden, self.A), _of_policies(targets, self.task.kinds)
 
 
 class Chain:
