@@ -6,29 +6,35 @@ too large for memory, and :class:`RaggedColumn` for rows of different lengths. A
 a view of it, so a sequence of thousands of tasks costs no more than its data.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Array = Tensor | np.ndarray
-Index = Tensor | slice
-Device = torch.device | str
+from longtail.columns import Array, Column, Device, Index, Ragged, RaggedColumn, narrow, take
 
-
-class Ragged(NamedTuple):
-    """Rows of different lengths: ``padded [..., n, L, ...]`` and ``lengths [..., n]``."""
-
-    padded: Tensor
-    lengths: Tensor
-
-    def mask(self) -> Tensor:
-        """True where a value is real, ``[..., n, L]``."""
-        longest = self.padded.shape[self.lengths.ndim]
-        return torch.arange(longest, device=self.lengths.device) < self.lengths[..., None]
-
+__all__ = [
+    "Batch",
+    "Device",
+    "Examples",
+    "Index",
+    "Inputs",
+    "Ragged",
+    "RaggedColumn",
+    "Rows",
+    "StackedExamples",
+    "Table",
+    "TensorExamples",
+    "leaves",
+    "locate",
+    "map_leaves",
+    "move",
+    "ragged_examples",
+    "read",
+    "rows_device",
+]
 
 Inputs = Any  # Tensor | Ragged | tuple or dict of inputs: pyright has no recursive tuple of these
 Batch = tuple[Inputs, Any]
@@ -106,79 +112,6 @@ def locate(examples: Examples, index: Tensor) -> tuple[Examples, Tensor]:
     return (examples, index) if find is None else find(index)
 
 
-class RaggedColumn:
-    """Rows of different lengths, end to end: row i is ``values[offsets[i]:offsets[i + 1]]``."""
-
-    def __init__(self, values: Array, offsets: Array, pad: float = 0) -> None:
-        self.values, self.offsets, self.pad = values, offsets, pad
-
-    @classmethod
-    def from_rows(cls, rows: Sequence[Any], pad: float = 0) -> "RaggedColumn":
-        # an empty list would be a float tensor and turn all the others into floats
-        parts = [torch.as_tensor(row) for row in rows if len(row)]
-        lengths = torch.tensor([0, *(len(row) for row in rows)])
-        return cls(torch.cat(parts) if parts else torch.empty(0), lengths.cumsum(0), pad)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def narrow(self, start: int, stop: int) -> "RaggedColumn":
-        return RaggedColumn(self.values, self.offsets[start : stop + 1], self.pad)
-
-    def to(self, device: Device) -> "RaggedColumn":
-        if isinstance(self.values, np.ndarray):
-            return self
-        return RaggedColumn(self.values.to(device), as_tensor(self.offsets).to(device), self.pad)
-
-    def take(self, index: Index, device: Device) -> Ragged:
-        on_disk = isinstance(self.values, np.ndarray)
-        if isinstance(index, slice):
-            index = torch.arange(*index.indices(len(self)))
-        index = index.to("cpu" if on_disk else device)
-        starts = _take(self.offsets, index, "cpu" if on_disk else device)
-        lengths = _take(self.offsets, index + 1, "cpu" if on_disk else device) - starts
-        longest = int(lengths.max()) if lengths.numel() else 0
-        columns = torch.arange(longest, device=lengths.device)
-        inside = columns < lengths[..., None]
-        where = (starts[..., None] + columns).masked_fill_(~inside, 0)
-        padded = _take(self.values, where.flatten(), "cpu" if on_disk else device)
-        padded = padded.unflatten(0, where.shape)
-        inside = inside.reshape(*inside.shape, *[1] * (padded.ndim - inside.ndim))
-        padded.masked_fill_(~inside, self.pad)
-        return Ragged(padded.to(device), lengths.to(device))
-
-
-Column = Array | RaggedColumn
-
-
-def as_tensor(array: Array) -> Tensor:
-    """A tensor as it is; of an array a copy, which may be written to as a memory map may not."""
-    if isinstance(array, Tensor):
-        return array
-    if array.dtype in (np.uint16, np.uint32, np.uint64):
-        array = array.astype(np.int64)  # token ids: what an embedding takes
-    return torch.from_numpy(np.array(array))
-
-
-def _take(column: Column, index: Index, device: Device) -> Any:
-    if isinstance(column, Tensor):
-        if isinstance(index, slice):
-            return column[index]
-        if index.ndim == 1:
-            return column.index_select(0, index)
-        return column.index_select(0, index.flatten()).unflatten(0, index.shape)
-    if isinstance(column, RaggedColumn):
-        return column.take(index, device)
-    rows = column[index] if isinstance(index, slice) else column[index.cpu().numpy()]
-    return as_tensor(rows).to(device)
-
-
-def _narrow(column: Column, start: int, stop: int) -> Column:
-    if isinstance(column, RaggedColumn):
-        return column.narrow(start, stop)
-    return column[start:stop]
-
-
 class TensorExamples:
     """Columns ``[n, ...]`` in memory or memory-mapped, shared by all replicas.
 
@@ -200,13 +133,13 @@ class TensorExamples:
         if isinstance(index, Tensor) and index.device != self.device:
             index = index.to(self.device)
         if isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor):
-            return _take(self.inputs, index, self.device), _take(self.targets, index, self.device)
-        return map_leaves(lambda c: _take(c, index, self.device), (self.inputs, self.targets))
+            return take(self.inputs, index, self.device), take(self.targets, index, self.device)
+        return map_leaves(lambda c: take(c, index, self.device), (self.inputs, self.targets))
 
     def narrow(self, start: int, stop: int) -> "TensorExamples":
         part = TensorExamples.__new__(TensorExamples)  # the lengths have been checked
-        part.inputs = map_leaves(lambda column: _narrow(column, start, stop), self.inputs)
-        part.targets = _narrow(self.targets, start, stop)
+        part.inputs = map_leaves(lambda column: narrow(column, start, stop), self.inputs)
+        part.targets = narrow(self.targets, start, stop)
         part.device = self.device
         whole, first = self._whole or (self, 0)
         part._whole = whole, first + start

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from longtail.columns import as_tensor
 from longtail.examples import (
     Batch,
     Device,
@@ -14,7 +15,6 @@ from longtail.examples import (
     RaggedColumn,
     Rows,
     TensorExamples,
-    as_tensor,
     map_leaves,
 )
 from longtail.objectives import Objective
