@@ -2,9 +2,27 @@
 
 from dataclasses import dataclass, field
 
-from longtail.benchmarks.split_images import METHOD_SETTINGS, TRAIN, ColourSettings, SplitImages
+from longtail.benchmarks.split_images import (
+    COLOUR_METHOD_SETTINGS as METHOD_SETTINGS,
+)
+from longtail.benchmarks.split_images import (
+    COLOUR_METHOD_TRAIN as METHOD_TRAIN,
+)
+from longtail.benchmarks.split_images import (
+    TRAIN,
+    ColourSettings,
+    SplitImages,
+)
 
-__all__ = ["METHOD_SETTINGS", "STACKABLE", "TRAIN", "Settings", "build", "data_command"]
+__all__ = [
+    "METHOD_SETTINGS",
+    "METHOD_TRAIN",
+    "STACKABLE",
+    "TRAIN",
+    "Settings",
+    "build",
+    "data_command",
+]
 
 
 @dataclass(frozen=True)

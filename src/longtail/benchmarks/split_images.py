@@ -85,6 +85,9 @@ METHOD_SETTINGS = {
     "derpp": {"buffer": 200, "alpha": 1.0, "beta": 1.0},
     "agem": {"buffer": 200, "draw": 128},  # as Mammoth, on which the paper built, is set up
 }
+COLOUR_METHOD_SETTINGS = {**METHOD_SETTINGS, "agem": {"buffer": 200, "draw": 0}}  # there as well
+# Multi-task training is the top line, of as many epochs as it needs: small batches would be slow.
+COLOUR_METHOD_TRAIN = {"multitask": {"batch_size": 128, "epochs": 20, "schedule": "linear"}}
 
 
 def within_task(classes_per_task: int) -> Callable[[Tensor, Tensor], Tensor]:
