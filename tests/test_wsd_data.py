@@ -187,6 +187,10 @@ def test_a_corpus_is_prepared_once(folder: Path, monkeypatch: pytest.MonkeyPatch
     sentence = again.sentences[: again.sentence_ends[1]]
     assert sentence.tolist() == [9, 10, 11, 8]
     assert again.targets[:2].tolist() == [[0, 0, 0, 1], [1, 0, 2, 3]]
+    # a machine with the tables alone, told nothing but the backbone
+    wsd._from_corpus.cache_clear()
+    found = wsd.prepared_of(wsd.Settings(backbone=backbone))
+    assert np.array_equal(first.sentences, found.sentences)
 
 
 def test_prepare_writes_what_another_machine_needs(

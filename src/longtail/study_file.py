@@ -18,8 +18,8 @@ TABLES: dict[str, dict[str, Any]] = {
     "select": {"key": str},
     "resources": {"cpus": float, "gpus": float},
     "report": {
-        "title": str, "paper": str, "unit": str, "metrics": list[str], "index": list[str],
-        "columns": str, "pair": tuple[str, str], "checks": list[str],
+        "title": str, "paper": str, "unit": str, "metrics": list[str], "further": list[str],
+        "index": list[str], "columns": str, "pair": tuple[str, str], "checks": list[str],
     },
 }  # fmt: skip
 ROW_KEYS = ("name", "optimizer", "methods", *POLICY_FIELDS)

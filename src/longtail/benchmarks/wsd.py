@@ -12,21 +12,28 @@ sets the classifier's first weights, the order of batches and the validation sha
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from longtail.benchmarks import Benchmark
 from longtail.benchmarks.wsd_corpus import fingerprint, read_corpus
-from longtail.benchmarks.wsd_data import data_command, locate
+from longtail.benchmarks.wsd_data import data_command, find, locate
 from longtail.benchmarks.wsd_miniature import miniature, tiny_encoder
-from longtail.benchmarks.wsd_prepared import Prepared, cache_name, load, prepare, save
+from longtail.benchmarks.wsd_prepared import (
+    Prepared,
+    cache_name,
+    find_prepared,
+    load,
+    prepare,
+    save,
+)
 from longtail.benchmarks.wsd_scores import Evaluation
 from longtail.benchmarks.wsd_tasks import word_tasks
-from longtail.benchmarks.wsd_tokens import load_tokenizer
+from longtail.benchmarks.wsd_tokens import digest_of, load_tokenizer
 from longtail.downloads import cache_folder
 from longtail.models.sentence_pairs import SentencePairs
 
@@ -133,30 +140,27 @@ def make_model(settings: Settings, prepared: Prepared) -> Callable[[int], nn.Mod
     return make
 
 
-def prepared_of(settings: Settings, tell: Callable[[str], None] | None = None) -> Prepared:
+def prepared_of(settings: Settings) -> Prepared:
     """The token tables: built in, from a folder, from the cache, or made from the corpus now."""
     if settings.miniature:
         return miniature()
     if settings.prepared:
         return load(settings.prepared)
-    return _from_corpus(settings.semcor, settings.wordnet, settings.backbone, tell)
+    return _from_corpus(settings.semcor, settings.wordnet, settings.backbone)
 
 
 @functools.lru_cache(maxsize=1)
-def _from_corpus(
-    semcor: str, wordnet: str, backbone: str, tell: Callable[[str], None] | None = None
-) -> Prepared:
+def _from_corpus(semcor: str, wordnet: str, backbone: str) -> Prepared:
+    cache = cache_folder("wsd")
+    if not semcor and not wordnet and None in find(cache):
+        # a machine that was given the tables and not the corpus
+        made = find_prepared(cache, digest_of(backbone) or load_tokenizer(backbone).digest)
+        if made is not None:
+            return load(made)
     places = locate(semcor, wordnet)
     tokenizer = load_tokenizer(backbone)
-    folder = prepared_folder(backbone, *places)
+    folder = cache / f"prepared-{cache_name(fingerprint(*places), tokenizer)}"
     if not (folder / "meta.json").is_file():
-        if tell is not None:
-            tell(f"preparing {places[0]} for {backbone} in {folder}")
+        print(f"longtail: preparing {places[0]} for {backbone}, once", file=sys.stderr)
         save(prepare(read_corpus(*places), tokenizer), folder, tokenizer)
     return load(folder)
-
-
-def prepared_folder(backbone: str, semcor: str | Path, wordnet: str | Path) -> Path:
-    """Where the token tables of these files and this backbone's tokeniser are kept."""
-    name = cache_name(fingerprint(semcor, wordnet), load_tokenizer(backbone))
-    return cache_folder("wsd", f"prepared-{name}")

@@ -28,13 +28,7 @@ from typing import Any
 import numpy as np
 
 from longtail.benchmarks.wsd_corpus import TaggedCorpus, definition, facts
-from longtail.benchmarks.wsd_tokens import (
-    BackboneTokenizer,
-    Encoded,
-    HashingTokenizer,
-    Template,
-    Tokenizer,
-)
+from longtail.benchmarks.wsd_tokens import BackboneTokenizer, Encoded, Template, Tokenizer
 
 RULE = 1  # to be raised with any change to what is written below
 ARRAYS = ("tasks", "glosses", "gloss_ends", "sentences", "sentence_ends", "targets", "gold")
@@ -173,11 +167,11 @@ def load(folder: str | Path) -> Prepared:
     return Prepared(meta, template, lemmas, **arrays, **ranks, senses=senses)
 
 
-def tokenizer_of(folder: str | Path | None) -> Tokenizer:
-    """The tokeniser that a prepared folder was made with; the built-in one for the miniature."""
-    if folder is None:
-        return HashingTokenizer()
-    path = Path(folder).expanduser() / "tokenizer.json"
-    if not path.is_file():
-        return HashingTokenizer()
-    return BackboneTokenizer(path.read_text("utf-8"), str(folder))
+def find_prepared(cache: Path, tokenizer: str) -> Path | None:
+    """The newest folder in the cache that was made with this tokeniser (its digest)."""
+    made: list[Path] = []
+    for path in cache.glob("prepared-*/meta.json"):
+        meta = json.loads(path.read_text("utf-8"))
+        if meta.get("rule") == RULE and meta.get("tokenizer") == tokenizer:
+            made.append(path)
+    return max(made, key=lambda path: path.stat().st_mtime).parent if made else None

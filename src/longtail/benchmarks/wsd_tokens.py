@@ -78,7 +78,7 @@ class BackboneTokenizer:
                 f"tokenising for {name} needs the package tokenizers: pip install 'longtail[hf]'"
             ) from None
         self.content = content
-        self.digest = hashlib.sha256(content.encode()).hexdigest()
+        self.digest = _digest(content)
         self._fast = Fast.from_str(content)
         self._fast.no_truncation()  # some come with a length of their own
         self._fast.no_padding()
@@ -110,6 +110,16 @@ class BackboneTokenizer:
 def _find(ids: list[int], part: list[int], start: int) -> int:
     places = (i for i in range(start, len(ids)) if ids[i : i + len(part)] == part)
     return next(places, -1)
+
+
+def digest_of(backbone: str) -> str | None:
+    """The digest of a folder's tokeniser, without the package that would read it."""
+    path = Path(backbone).expanduser() / "tokenizer.json"
+    return _digest(path.read_text("utf-8")) if path.is_file() else None
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def load_tokenizer(backbone: str) -> BackboneTokenizer:

@@ -68,7 +68,8 @@ def build(results: Results, groups: list[Group] | None = None) -> Table:
     )
     scale = 100.0 if unit == "percent" else 1.0
     asked = wanted.get("metrics", METRICS)
-    rows = [_row(g, scale, paper_key, asked) for g in groups]
+    further = wanted.get("further", ())  # in table.json, for checks, but not shown
+    rows = [_row(g, scale, paper_key, (*asked, *further)) for g in groups]
     metrics = [m for m in asked if any(_finite(r.get(m)) for r in rows)]
     columns = wanted.get("columns") or _default_columns(rows)
     index = wanted.get("index") or _default_index(rows, columns)
