@@ -16,6 +16,7 @@ kernels (and compiles the model where that is asked for), then one is captured.
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -175,14 +176,22 @@ class Graphs:
                 function()
             current.wait_stream(self.stream)
         else:
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                    function()
-            except RuntimeError as error:
-                raise ValueError(f"cuda_graph: this cannot be captured: {error}") from error
-            entry.graph = graph
-            graph.replay()
+            entry.graph = self._captured(function)
+            entry.graph.replay()
+
+    def _captured(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        collects = gc.isenabled()
+        gc.disable()  # it might find graphs of a run that is over: freeing them ends a capture
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                function()
+        except RuntimeError as error:
+            raise ValueError(f"cuda_graph: this cannot be captured: {error}") from error
+        finally:
+            if collects:
+                gc.enable()
+        return graph
 
 
 class GraphForward(nn.Module):
