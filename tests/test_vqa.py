@@ -82,6 +82,12 @@ def test_placement_changes_no_score(folder: Path, placement: str) -> None:
     assert np.array_equal(run.matrix.last, other.matrix.last, equal_nan=True)
 
 
+def test_replay_works_in_bf16(folder: Path) -> None:
+    run = build_run(config(folder, method="derpp", **{"train.autocast": "bf16"}))
+    train(run)
+    assert np.isfinite(run.matrix.last[0])
+
+
 def test_tags_of_an_image_come_once_in_order() -> None:
     regions = random_content(tasks=3, questions=4, images=3).regions
     texts = vqa.tag_texts(regions)

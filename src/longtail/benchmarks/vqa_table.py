@@ -203,7 +203,7 @@ def _batch(rows: Tensor, regions: Tensor) -> Batch:
     inputs = {
         "ids": rows[..., :-EXTRA],
         "cut": rows[..., -4],
-        "regions": regions,
+        "regions": regions.float(),  # autocast cannot join halves where it computes in bfloat16
         "count": rows[..., -3],
     }
     return inputs, rows[..., -2].long()
