@@ -1,0 +1,81 @@
+"""The paper's claims on WSD-CL hold on rows that say so, and fail on rows that do not."""
+
+from typing import Any
+
+from longtail.report import checks
+from longtail.report.wsd_checks import wsd, wsd_diagnosis
+
+PAPER = {"finetune": (78.8, 61.6), "reservoir": (79.8, 74.5), "derpp": (79.1, 78.3)}
+
+
+def rows(scores: dict[str, tuple[float, float]], slope: float = 1.0) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"method": "multitask", "policy": "continual", "RP": 83.7}]
+    for method, (ours, theirs) in scores.items():
+        for policy, rp in (("continual", ours), ("reset", theirs)):
+            gap = [slope * k for k in range(8)] if policy == "continual" else [0.0] * 8
+            row = {
+                "method": method,
+                "policy": policy,
+                "RP": rp,
+                "RP_se": 0.3,
+                "late.RP": rp - 1,
+                "RP_after": [1000 * k for k in range(1, 9)],
+                "RP_curve": [60 + g for g in gap],
+                "baselines.most_frequent_sense.RP": 71.0,
+                "polysemous.RP": rp - 9,
+                "baselines.most_frequent_sense.polysemous": 75.0,
+            }
+            found.append(row)
+    return found
+
+
+def by_claim(found: list[dict[str, Any]]) -> dict[str, bool]:
+    return {entry["claim"]: entry["holds"] for entry in found}
+
+
+def test_the_papers_numbers_bear_out_its_claims() -> None:
+    found = by_claim(wsd(rows(PAPER)))
+    assert found["Continual AdamW improves every method"]
+    assert found["Finetune with MC beats every method without"]
+    assert found["The gap between Continual AdamW and AdamW grows with the number of tasks"]
+    assert found["Finetune: the gap to MTL shrinks with MC"]
+    assert found["The best run is above most frequent sense"]
+    assert not found["The best run is above most frequent sense, polysemous tasks alone"]
+
+
+def test_claims_fail_where_the_rows_say_otherwise() -> None:
+    worse = {**PAPER, "derpp": (78.0, 79.5)}
+    found = by_claim(wsd(rows(worse, slope=-1.0)))
+    assert not found["DER++: MC raises RP"]
+    assert not found["Continual AdamW improves every method"]
+    assert not found["Finetune with MC beats every method without"]
+    assert not found["The gap between Continual AdamW and AdamW grows with the number of tasks"]
+    assert not found["DER++: the gap to MTL shrinks with MC"]
+
+
+def test_finetune_alone_claims_nothing_of_other_methods() -> None:
+    some = [row for row in rows(PAPER) if row["method"] == "finetune"]
+    found = by_claim(wsd(some))
+    assert found["Finetune: MC raises RP"]
+    assert "Continual AdamW improves every method" not in found
+    gain = wsd(some)[0]["numbers"]
+    assert abs(gain["gain_late"] - gain["gain"]) < 1e-9
+
+
+def test_the_diagnosis_compares_frozen_with_trained() -> None:
+    found = [
+        {"method": "finetune", "policy": p, "freeze_embeddings": f, "RP": rp, "late.RP": rp}
+        for p, f, rp in (
+            ("continual", False, 60.0),
+            ("continual", True, 60.4),
+            ("reset", False, 55.0),
+            ("reset", True, 58.0),
+        )
+    ]
+    claims = list(by_claim(wsd_diagnosis(found)).values())
+    assert claims == [True, False, False]
+
+
+def test_missing_rows_are_a_failed_claim() -> None:
+    found = checks.run(["longtail.report.wsd_checks:wsd"], [{"method": "finetune", "policy": "x"}])
+    assert [entry["holds"] for entry in found] == [False]
