@@ -17,6 +17,7 @@ from longtail.benchmarks.nlp5 import Settings, build
 from longtail.benchmarks.nlp5_cut import long_tail, subset, units_of
 from longtail.benchmarks.nlp5_examples import Example
 from longtail.benchmarks.nlp5_files import TASKS
+from longtail.benchmarks.nlp5_table import AnswerTable
 from longtail.benchmarks.nlp5_text import tokenise, window
 from longtail.models.causal_lm_tokens import Bytes
 from longtail.settings import resolve
@@ -132,10 +133,23 @@ def test_build_puts_the_tasks_in_order() -> None:
     inputs, rows = examples[torch.tensor([3])]
     ids, answer = inputs["ids"], inputs["answer"]
     row = ids.padded[0, : ids.lengths[0]].tolist()
-    assert row[-int(answer.lengths[0]) :] == answer.padded[0].tolist()
+    size = int(answer.lengths[0])
+    assert row[-size:] == answer.padded[0, :size].tolist()
+    assert not answer.padded[0, size:].any()
     assert made.evaluate is not None
     example = made.evaluate.examples[int(rows[0])]  # pyright: ignore[reportFunctionMemberAccess]
     assert text(row) == f"{example.context}\n{example.question}\n{example.answers[0]}"
+
+
+def test_batches_come_in_a_few_widths() -> None:
+    table = AnswerTable([[1] * 30, [2] * 90, [3] * 600], [[4], [5] * 9, [6] * 3])
+    shapes = [table.stage(torch.tensor(rows))[0] for rows in ([0], [0, 1], [2])]
+    assert shapes == [(32, 4), (128, 16), (1024, 4)]
+    inputs, numbers = table.narrow(1, 3)[torch.tensor([1, 0])]
+    assert numbers.tolist() == [2, 1]
+    assert inputs["ids"].lengths.tolist() == [603, 99]
+    assert inputs["ids"].padded[1].sum() == 90 * 2 + 9 * 5
+    assert inputs["answer"].padded[0].tolist() == [6, 6, 6, *[0] * 13]
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

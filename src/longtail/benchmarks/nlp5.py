@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from longtail.benchmarks import Benchmark
@@ -25,12 +24,13 @@ from longtail.benchmarks.nlp5_evaluate import Evaluate, unparsable
 from longtail.benchmarks.nlp5_examples import Example
 from longtail.benchmarks.nlp5_files import TASKS, data_command, read_task
 from longtail.benchmarks.nlp5_miniature import miniature
+from longtail.benchmarks.nlp5_table import AnswerTable
 from longtail.benchmarks.nlp5_text import Texts, tokenise
 from longtail.downloads import cache_folder
 from longtail.models.causal_lm import ANSWERS, load, model_folder, with_adapters
 from longtail.models.causal_lm_llama import Llama, LlamaConfig
 from longtail.models.causal_lm_tokens import Bytes, Tokens, load_tokens
-from longtail.tasks import RaggedColumn, Segments, TableSequence, TensorExamples
+from longtail.tasks import Segments, TableSequence
 
 __all__ = ["METHOD_SETTINGS", "TRAIN", "Settings", "build", "data_command"]
 
@@ -121,9 +121,7 @@ def build(settings: Settings, seed: int) -> Benchmark:
     if settings.long_tail:
         groups = [example.group for example in examples]
         names, train, test = long_tail(settings.long_tail, names, train, test, groups, seed)
-    rows = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
-    columns = {"ids": RaggedColumn.from_rows(rows), "answer": RaggedColumn.from_rows(answers)}
-    table = TensorExamples(columns, torch.arange(len(rows)))
+    table = AnswerTable(prompts, answers)
     sequence = TableSequence(
         table, Segments.from_lists(train), Segments.from_lists(test), OBJECTIVE, names
     )
