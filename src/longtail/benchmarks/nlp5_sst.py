@@ -87,7 +87,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, tuple[str, Any]]]:
         from pyarrow import parquet
     except ImportError:
         raise ValueError(
-            f"{path.name} is a Parquet file and needs pyarrow: pip install pyarrow"
+            f"{path.name} is a Parquet file and needs pyarrow: pip install 'longtail[parquet]'"
         ) from None
     for number, row in enumerate(parquet.read_table(path).to_pylist()):
         place = f"{path}, row {number}"

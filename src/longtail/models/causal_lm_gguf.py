@@ -57,7 +57,9 @@ def _open(path: Path) -> Any:
     try:
         from gguf import GGUFReader
     except ImportError:
-        raise ValueError(f"{path.name} needs the package gguf: pip install gguf") from None
+        raise ValueError(
+            f"{path.name} needs the package gguf: pip install 'longtail[gguf]'"
+        ) from None
     try:
         return GGUFReader(path)
     except FileNotFoundError:

@@ -29,7 +29,7 @@ class TransformersLM(AnswerModel):
             from transformers import AutoModelForCausalLM
         except ImportError:
             raise ValueError(
-                f"model {name!r} needs transformers: pip install 'longtail[transformers]'"
+                f"model {name!r} needs transformers: pip install 'longtail[hf]'"
             ) from None
         try:
             return cls(AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32))

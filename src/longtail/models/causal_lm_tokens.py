@@ -57,9 +57,7 @@ def load_tokens(name: str) -> Pretrained:
     try:
         from transformers import AutoTokenizer
     except ImportError:
-        raise ValueError(
-            f"model {name!r} needs transformers: pip install 'longtail[transformers]'"
-        ) from None
+        raise ValueError(f"model {name!r} needs transformers: pip install 'longtail[hf]'") from None
     try:
         found = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
@@ -79,6 +77,6 @@ def import_tokenizers(what: str) -> Any:
         import tokenizers
     except ImportError:
         raise ValueError(
-            f"{what} needs the package tokenizers: pip install 'longtail[transformers]'"
+            f"{what} needs the package tokenizers: pip install 'longtail[hf]'"
         ) from None
     return tokenizers
