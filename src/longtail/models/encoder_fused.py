@@ -26,7 +26,7 @@ from longtail.models import encoder_pass
 from longtail.models.encoder_config import LAYER, TABLES, EncoderConfig, Stacked
 from longtail.models.encoder_pass import ROWS, LayerPass, kernels, wide
 
-LONGEST = 128  # tokens of a sequence that attention takes in one program
+LONGEST = 512  # tokens of a sequence that attention takes
 TOKENS = 8192  # tokens of a model's batch up to which rows of the word table find each other
 
 
@@ -87,7 +87,8 @@ def encode(
     B, T = hidden.shape[1:3]
     seen = mask.expand(S, B, T).contiguous().view(torch.uint8)
     parts = [part for name in LAYER for part in stacked.parts[name]]
-    return _Layers.apply(config, stacked, hidden, seen, relative, *parts)  # pyright: ignore
+    with torch.autocast("cuda", enabled=False):  # the products below say themselves what they take
+        return _Layers.apply(config, stacked, hidden, seen, relative, *parts)  # pyright: ignore
 
 
 def _rows(index: Tensor | None, S: int) -> Tensor | None:
@@ -112,7 +113,7 @@ class _Embed(torch.autograd.Function):
         z, y = (torch.empty(S, B, T, H, device=ids.device) for _ in range(2))
         mean, rstd = (torch.empty(S, B * T, device=ids.device) for _ in range(2))
         word, position, *kind = tables
-        kernels().embed_forward[(S * B * T,)](
+        kernels("embed_kernels").embed_forward[(S * B * T,)](
             word, position, kind[0] if kind else word, ids,
             ids if positions is None else positions, ids if types is None else types,
             gain, shift, z, y, mean, rstd, B * T, T, config.vocab, config.positions, config.types,
@@ -129,7 +130,7 @@ class _Embed(torch.autograd.Function):
         (S, B, T), H, N = ids.shape, config.hidden, ids[0].numel()
         dz, blocks = torch.empty_like(z), -(-N // ROWS)
         partial = z.new_empty(2, S, blocks, H)
-        kernels().norm_backward[(blocks, S)](
+        kernels("encoder_kernels").norm_backward[(blocks, S)](
             dy.contiguous(), dy, z, z, gain, gain, mean, rstd, dz, dz, partial, ids, N, S, H, 0,
             partial.stride(0), partial.stride(1), H, wide(H), ROWS, 0.0, False, False,
             num_warps=8,
@@ -142,7 +143,7 @@ class _Embed(torch.autograd.Function):
         if any(needs[1:]):
             sums = z.new_empty(S, T, 2, H)
             rows = z.new_empty(S, config.positions, H)
-            kernels().places_backward[(config.positions, S)](
+            kernels("embed_kernels").places_backward[(config.positions, S)](
                 dz, ids if types is None else types, rows, sums, B, T, config.positions,
                 config.position_offset, H, wide(H), types is not None,
             )  # fmt: skip
@@ -165,7 +166,8 @@ def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
         return torch.stack(parts)
     grad = dz.new_zeros(S, rows, H)
     many = 1 << (B * T - 1).bit_length()
-    kernels().scatter_rows[(B * T, S)](dz, ids, grad, B * T, rows, skip, H, wide(H), many)
+    scatter = kernels("embed_kernels").scatter_rows
+    scatter[(B * T, S)](dz, ids, grad, B * T, rows, skip, H, wide(H), many, num_warps=1)
     return grad
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from longtail.models.encoder_config import LAYER, MATRICES, EncoderConfig
 HALF = torch.bfloat16  # what products take
 BESIDE = True  # gradients of matrices on a stream of their own: small ones leave a GPU half idle
 ROWS = 8  # of a block in the norms
+QUERIES = 64  # of a block of attention, and keys
 GELU = (16, 128)  # rows and columns of a block
 # Which of a layer's random numbers: attention's, its output's, the feed-forward's.
 _ATTENTION, _MIXED, _INNER = range(3)
@@ -24,11 +26,9 @@ def wide(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def kernels() -> Any:
-    """Imported at the first use: Triton is not everywhere."""
-    from longtail.models import encoder_kernels
-
-    return encoder_kernels
+def kernels(name: str) -> Any:
+    """A module of kernels, imported at the first use: Triton is not everywhere."""
+    return importlib.import_module(f"longtail.models.{name}")
 
 
 class LayerPass:
@@ -53,7 +53,7 @@ class LayerPass:
         seeds: Tensor | None,
         parts: Sequence[Tensor],
     ) -> None:
-        self.kernels, self.config, self.seen = kernels(), config, seen
+        self.kernels, self.config, self.seen = kernels("encoder_kernels"), config, seen
         self.relative = None if relative is None else relative.contiguous()
         self.P, self.S = lead
         self.R, self.B, self.T, self.H = shape
@@ -67,7 +67,8 @@ class LayerPass:
         """The hidden states after `layer` in fp32 and bf16, and what `backward` needs."""
         qkv = _product(h16, self._of("qkv_weight", layer).transpose(1, 2))
         mixed = torch.empty_like(h16)
-        self._attention(self.kernels.attention_forward, layer, (qkv,), (mixed,))
+        lse = h.new_empty(self.R, self.B, self.config.heads, self.T)
+        self._attention("attention_forward", layer, (qkv,), (mixed, lse), 1)
         a = _product(mixed, self._of("out_weight", layer).transpose(1, 2))
         y, y16, *stats = self._norm(layer, _MIXED, h, a)
         u = _product(y16, self._of("up_weight", layer).transpose(1, 2))
@@ -75,7 +76,7 @@ class LayerPass:
         self._gelu(self.kernels.gelu_forward, layer, (u,), (g,))
         c = _product(g, self._of("down_weight", layer).transpose(1, 2))
         z, z16, *more = self._norm(layer, _INNER, y, c)
-        return z, z16, (h, h16, qkv, mixed, a, y, y16, stats, u, g, c, more)
+        return z, z16, (h, h16, qkv, lse, mixed, a, y, y16, stats, u, g, c, more)
 
     def prepare(self) -> None:
         """Room for the gradients: whole for matrices, in partial sums over rows for vectors."""
@@ -86,7 +87,7 @@ class LayerPass:
         self.grads = {name: empty(self.values[name].shape) for name in MATRICES}
         self.norms = empty(2, 3, self.R, L, -(-self.N // ROWS), H)
         self.ups = empty(self.R, L, -(-self.N // GELU[0]), self.I)
-        self.qkvs = empty(self.R, L, self.B, 3 * H)
+        self.qkvs = empty(self.R, L, self.B * -(-self.T // QUERIES), 3 * H)
         if self.relative is not None:
             shape = (self.R, self.B, self.config.heads, self.T, self.T)
             self.drelative = torch.zeros(shape, device=self.seen.device)
@@ -95,7 +96,7 @@ class LayerPass:
         self, layer: int, dy: Tensor, dy16: Tensor | None, saved: Any
     ) -> tuple[Tensor, Tensor]:
         """From the gradient dy + dy16 after `layer` to that before it, in two parts as well."""
-        h, h16, qkv, mixed, a, y, y16, stats, u, g, c, more = saved
+        h, h16, qkv, lse, mixed, a, y, y16, stats, u, g, c, more = saved
         dz, dz16 = self._norm_backward(layer, _INNER, dy, dy16, y, c, more)
         dg = _product(dz16, self._of("down_weight", layer))
         self._weight_gradient("down_weight", layer, dz16, g)
@@ -109,9 +110,9 @@ class LayerPass:
         self._weight_gradient("out_weight", layer, dz16, mixed)
         dqkv = torch.empty_like(qkv)
         bias = dqkv if self.drelative is None else self.drelative
-        given, out = (dmixed, qkv), (dqkv, self.qkvs[:, layer], bias)
+        given, out = (dmixed, mixed, lse, qkv), (dqkv, self.qkvs[:, layer], bias)
         stride = self.qkvs.stride(0)
-        self._attention(self.kernels.attention_backward, layer, given, out, stride)
+        self._attention("attention_backward", layer, given, out, 2, stride)
         dh16 = _product(dqkv, self._of("qkv_weight", layer))
         self._weight_gradient("qkv_weight", layer, dqkv, h16)
         return dz, dh16
@@ -178,16 +179,21 @@ class LayerPass:
         kernel[grid](*given, bias, *out, self.N, self.I, bias.stride(0), *strides, *GELU)
 
     def _attention(
-        self, kernel: Any, layer: int, given: Sequence[Tensor], out: Sequence[Tensor], *strides: int
+        self,
+        name: str,
+        layer: int,
+        given: Sequence[Tensor],
+        out: Sequence[Tensor],
+        times: int,
+        *strides: int,
     ) -> None:
         bias, head = self._of("qkv_bias", layer), self.H // self.config.heads
-        long = max(16, wide(self.T))
-        kernel[(self.R * self.B, self.config.heads)](
+        kernel = getattr(kernels("attention_kernels"), name)
+        kernel[(self.R * self.B, self.config.heads, times * -(-self.T // QUERIES))](
             *given, bias, self.seen, bias if self.relative is None else self.relative, *out,
             self.seeds, self.S, self.B, self.T, bias.stride(0), self._salt(layer, _ATTENTION),
-            head**-0.5, *strides,
-            self.config.heads, head, long, self.relative is not None, self.drop,
-            num_warps=4 if long <= 64 else 8 if self.relative is None else 16,
+            head**-0.5, *strides, self.config.heads, head, QUERIES,
+            self.relative is not None, self.drop, num_warps=4,
         )  # fmt: skip
 
     def _weight_gradient(self, name: str, layer: int, dy: Tensor, x: Tensor) -> None:

@@ -7,8 +7,8 @@ r"""Sentence matching: does the second sentence belong to the first? One score p
 then one number.) The prediction for a target is its candidate with the largest z; the loss is
 binary cross-entropy per pair. The number of parameters does not depend on the tasks.
 
-The classifier works in fp32 under autocast too: it sees one vector a pair, and scores rounded to
-bf16 would tie candidates that differ by less than half a percent.
+The last product is in fp32 under autocast too: scores rounded to bf16 would tie candidates that
+differ by less than half a percent.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class SentencePairs(nn.Module):
     def _classify(self, head: Sequence[Tensor], cls: Tensor) -> Tensor:
         """[R, B, H] to [R, B]; `head` is [R, ...] each."""
         inner, inner_bias, outer, outer_bias = head
+        cls = F.dropout(cls, self.dropout, self.training)
+        hidden = torch.baddbmm(inner_bias[:, None], cls, inner.transpose(1, 2)).float().tanh()
         with torch.autocast(cls.device.type, enabled=False):
-            cls = F.dropout(cls.float(), self.dropout, self.training)
-            hidden = torch.baddbmm(inner_bias[:, None], cls, inner.transpose(1, 2)).tanh()
             return (hidden * outer).sum(-1) + outer_bias
 
 
