@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,13 @@ def _describe(parts: list[tuple[Tensor, ...]]) -> dict[str, float]:
     }
 
 
-def diagnose(run: Run, every: int) -> list[dict[str, Any]]:
-    """Train to the end and look at the last step of every `every`-th trained task."""
+def diagnose(
+    run: Run, every: int, tell: Callable[[list[dict[str, Any]]], None] | None = None
+) -> list[dict[str, Any]]:
+    """Train to the end and look at the last step of every `every`-th trained task.
+
+    `tell` gets what was found so far, whenever there is more.
+    """
     rows: list[dict[str, Any]] = []
     settings, position = run.settings, run.position
     trained = 0
@@ -86,6 +92,8 @@ def diagnose(run: Run, every: int) -> list[dict[str, Any]]:
         if trained % every == 0:
             steps = max(float(s.get("past_steps", 0)) for s in run.optimizer.state.values())
             rows.append({"task": position.task, "past_steps": steps, **examine(run)})
+            if tell is not None:
+                tell(rows)
 
     train(run, on_step=look)
     return rows
@@ -100,12 +108,14 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     config = resolve("wsd", flags={"optimizer": "continual"}, sets=args.set)
     run = build_run(config, choose_device(args.device))
-    rows = diagnose(run, args.every)
-    text = json.dumps({"config": config.as_dict(), "rows": rows}, indent=1)
-    if args.out:
-        args.out.write_text(text + "\n", "utf-8")
-    else:
-        print(text)
+
+    def write(rows: list[dict[str, Any]]) -> None:
+        content = {"config": config.as_dict(), "rows": rows}
+        args.out.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+    rows = diagnose(run, args.every, write if args.out else None)
+    if not args.out:
+        print(json.dumps(rows, indent=1))
     return 0
 
 
