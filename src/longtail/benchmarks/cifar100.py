@@ -2,27 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from longtail.benchmarks.split_images import (
-    COLOUR_METHOD_SETTINGS as METHOD_SETTINGS,
-)
-from longtail.benchmarks.split_images import (
-    COLOUR_METHOD_TRAIN as METHOD_TRAIN,
-)
-from longtail.benchmarks.split_images import (
-    TRAIN,
-    ColourSettings,
-    SplitImages,
-)
-
-__all__ = [
-    "METHOD_SETTINGS",
-    "METHOD_TRAIN",
-    "STACKABLE",
-    "TRAIN",
-    "Settings",
-    "build",
-    "data_command",
-]
+from longtail.benchmarks import split_images
+from longtail.benchmarks.split_images import ColourSettings, SplitImages
 
 
 @dataclass(frozen=True)
@@ -33,6 +14,9 @@ class Settings(ColourSettings):
     classes_per_task: int = field(default=10, metadata={"help": "classes in each task"})
 
 
+TRAIN = split_images.COLOUR_TRAIN
+METHOD_TRAIN = split_images.COLOUR_METHOD_TRAIN
+METHOD_SETTINGS = split_images.COLOUR_METHOD_SETTINGS
 STACKABLE = True  # the data do not depend on the seed
 _benchmark = SplitImages("cifar100")
 build = _benchmark.build

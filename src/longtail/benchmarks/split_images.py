@@ -86,8 +86,12 @@ METHOD_SETTINGS = {
     "agem": {"buffer": 200, "draw": 128},  # as Mammoth, on which the paper built, is set up
 }
 COLOUR_METHOD_SETTINGS = {**METHOD_SETTINGS, "agem": {"buffer": 200, "draw": 0}}  # there as well
+# Learning rates chosen on validation images of CIFAR-10 (studies/seq_cifar10_lr.toml, ..._mtl_lr).
+COLOUR_TRAIN = {**TRAIN, "lr": 1e-4}
 # Multi-task training is the top line, of as many epochs as it needs: small batches would be slow.
-COLOUR_METHOD_TRAIN = {"multitask": {"batch_size": 128, "epochs": 20, "schedule": "linear"}}
+COLOUR_METHOD_TRAIN = {
+    "multitask": {"batch_size": 128, "epochs": 20, "schedule": "linear", "lr": 1e-3}
+}
 
 
 def within_task(classes_per_task: int) -> Callable[[Tensor, Tensor], Tensor]:
