@@ -14,6 +14,8 @@ from longtail.assembly import build_run, build_stack
 from longtail.benchmarks import vqa
 from longtail.benchmarks.gqa_prepared import random_content
 from longtail.cli import main
+from longtail.evaluation import evaluate
+from longtail.models.vision_language import VisionLanguage
 from longtail.settings import RunConfig, resolve
 from longtail.training import train
 
@@ -86,6 +88,25 @@ def test_replay_works_in_bf16(folder: Path) -> None:
     run = build_run(config(folder, method="derpp", **{"train.autocast": "bf16"}))
     train(run)
     assert np.isfinite(run.matrix.last[0])
+
+
+def test_a_stack_is_evaluated_in_batches_that_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vqa.save(random_content(tasks=2, questions=500, images=10, width=4), tmp_path)
+    run = build_stack([config(tmp_path, optimizer=name) for name in ("continual", "reset")]).run
+    largest = []
+    forward = VisionLanguage.forward_stacked
+
+    def watched(members: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        largest.append(inputs["ids"].shape[1])
+        return forward(members, inputs)
+
+    whole = evaluate(run.model, run.sequence)
+    monkeypatch.setattr(VisionLanguage, "forward_stacked", watched)
+    monkeypatch.setattr(VisionLanguage, "rows_at_once", 20)
+    assert np.array_equal(evaluate(run.model, run.sequence), whole, equal_nan=True)
+    assert max(largest) == 10
 
 
 def test_tags_of_an_image_come_once_in_order() -> None:

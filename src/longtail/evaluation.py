@@ -208,7 +208,11 @@ def _rows_per_batch(model: nn.Module, examples: Examples, lead: tuple[int, ...])
     tensors = [leaf.padded if isinstance(leaf, Ragged) else leaf for leaf in leaves(inputs)]
     row = sum(tensor.numel() for tensor in tensors) * (lead[1] if targets.ndim == 1 else 1)
     device = next(model.parameters()).device
-    return max(1, _ELEMENTS.get(device.type, _ELEMENTS["cpu"]) // max(1, row * lead[0]))
+    rows = _ELEMENTS.get(device.type, _ELEMENTS["cpu"]) // max(1, row * lead[0])
+    # A transformer's activations are far larger than its inputs: it may say what it can take.
+    for limit in (m.rows_at_once for m in model.modules() if hasattr(m, "rows_at_once")):
+        rows = min(rows, int(limit) // math.prod(lead))  # pyright: ignore[reportArgumentType]
+    return max(1, rows)
 
 
 def _expand(inputs: Any, replicas: int) -> Any:

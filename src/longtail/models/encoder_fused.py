@@ -87,6 +87,9 @@ def encode(
     B, T = hidden.shape[1:3]
     seen = mask.expand(S, B, T).contiguous().view(torch.uint8)
     parts = [part for name in LAYER for part in stacked.parts[name]]
+    if not torch.is_grad_enabled():  # of which a Function's context knows nothing
+        hidden, parts = hidden.detach(), [part.detach() for part in parts]
+        relative = None if relative is None else relative.detach()
     with torch.autocast("cuda", enabled=False):  # the products below say themselves what they take
         return _Layers.apply(config, stacked, hidden, seen, relative, *parts)  # pyright: ignore
 

@@ -38,6 +38,8 @@ class VisionLanguage(nn.Module):
     `count` [B] (how many of the K are real).
     """
 
+    rows_at_once = 4096  # of all members together, in evaluation
+
     def __init__(
         self,
         encoder: Encoder,
