@@ -102,6 +102,9 @@ def test_fewer_tasks_are_the_first_and_a_cap_keeps_tasks_and_tests() -> None:
     assert capped.train_sizes.tolist() == np.minimum(whole.train_sizes, 4).tolist()
     every = range(len(whole))
     assert (capped.targets("test", every) == whole.targets("test", every)).all()
+    small = word_tasks(PREPARED, seed=3, test_cap=1)
+    assert small.test_sizes.max() == 1
+    assert set(small.targets("test", every)) <= set(whole.targets("test", every))
     kept = capped.targets("train", every)
     assert set(kept) <= set(whole.targets("train", every))
 

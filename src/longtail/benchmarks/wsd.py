@@ -73,6 +73,7 @@ class Settings:
 
     tasks: int = _setting(0, "only so many tasks, the first of the order; 0: all 20,399")
     cap: int = _setting(0, "training targets of a task at most; 0: all of them")
+    test_cap: int = _setting(0, "test targets of a task at most; 0: all of them")
     seed: int = _setting(0, "seed of the split and of the order of the tasks")
     semcor: str = _setting(
         "", "SemCor 3.0, folder or archive; empty: where `longtail data` puts it"
@@ -86,7 +87,7 @@ class Settings:
     miniature: bool = _setting(False, "the built-in sentences and a tiny encoder: needs no files")
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "cap", "seed"):
+        for name in ("tasks", "cap", "test_cap", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
         if not 32 <= self.longest <= 512:
@@ -107,6 +108,7 @@ def build(settings: Settings, seed: int) -> Benchmark:
         settings.seed,
         tasks=settings.tasks,
         cap=settings.cap,
+        test_cap=settings.test_cap,
         longest=settings.longest,
     )
     return Benchmark(sequence, make_model(settings, prepared), Evaluation())

@@ -112,7 +112,13 @@ class WordTasks(TableSequence):
 
 
 def word_tasks(
-    prepared: Prepared, seed: int, *, tasks: int = 0, cap: int = 0, longest: int = 96
+    prepared: Prepared,
+    seed: int,
+    *,
+    tasks: int = 0,
+    cap: int = 0,
+    test_cap: int = 0,
+    longest: int = 96,
 ) -> WordTasks:
     """Split 90 to 10, order by size, and cut to size where that is asked for.
 
@@ -120,7 +126,8 @@ def word_tasks(
         prepared: the corpus.
         seed: of the split and of the order.
         tasks: only so many tasks, the first in the order; 0 for all.
-        cap: at most so many training targets a task; 0 for all. Tests stay as they are.
+        cap: at most so many training targets a task; 0 for all.
+        test_cap: the same for its test targets.
         longest: tokens of a pair.
     """
     counts = np.bincount(prepared.targets[:, 0], minlength=len(prepared.lemmas))
@@ -128,6 +135,8 @@ def word_tasks(
     train, test = Segments(np.cumsum([0, *counts])).split(seed, TRAIN_SHARE)
     if cap:
         train = _capped(train, cap, seed)
+    if test_cap:
+        test = _capped(test, test_cap, seed)
     order = order_sampled(counts, seed)
     table = PairTable(prepared, longest)
     whole = WordTasks(prepared, np.arange(len(counts)), table, train, test)
