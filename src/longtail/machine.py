@@ -35,8 +35,11 @@ def versions() -> dict[str, str]:
 def commit() -> str | None:
     """The commit of the checkout that longtail runs from, None where it was installed.
 
-    The first answer stays, since this process goes on with the code that it has read.
+    A copy without its history (on a cluster's node) is told by the variable LONGTAIL_COMMIT. The
+    first answer stays, since this process goes on with the code that it has read.
     """
+    if told := os.environ.get("LONGTAIL_COMMIT"):
+        return told
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     if not (here.parents[1] / ".git").exists():
