@@ -1,0 +1,56 @@
+"""WSD-CL on a GPU: pairs come out as on the CPU, in a graph too, and targets get the same scores."""
+
+import numpy as np
+import pytest
+import torch
+
+from longtail.assembly import build_stack
+from longtail.benchmarks import wsd
+from longtail.benchmarks.wsd_miniature import miniature
+from longtail.benchmarks.wsd_pairs import PairTable
+from longtail.replicas import build_model
+from longtail.settings import resolve
+from longtail.training import train
+
+pytestmark = pytest.mark.gpu
+TABLE = PairTable(miniature())
+
+
+def test_pairs_are_assembled_alike_eagerly_and_in_a_graph() -> None:
+    index = torch.from_numpy(np.random.default_rng(0).integers(0, len(TABLE), (2, 40)))
+    wanted, labels = TABLE[index]
+    device = TABLE.to("cuda")
+    found, found_labels = device[index]
+    width, numbers = device.stage(index)
+    numbers = numbers.cuda()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured, _ = device.assemble(width, numbers)
+    graph.replay()
+    for got in (found, captured):
+        assert torch.equal(got.padded.cpu(), wanted.padded)
+        assert torch.equal(got.lengths.cpu(), wanted.lengths)
+    assert torch.equal(found_labels.cpu(), labels)
+
+
+def test_targets_are_scored_as_on_the_cpu() -> None:
+    benchmark = wsd.build(wsd.Settings(miniature=True), 0)
+    model, words = build_model(benchmark.make_model, [3, 4], 2), benchmark.sequence
+    every = range(len(words))
+    wanted = benchmark.evaluate(model, words, every)
+    found = benchmark.evaluate(model.cuda(), words.to("cuda"), every)
+    assert found.is_cuda
+    assert torch.equal(found.cpu(), wanted)
+
+
+def test_a_stack_trains_in_captured_steps() -> None:
+    flags = {"data.miniature": True, "data.tasks": 6, "train.lr": 1e-3, "train.autocast": "bf16"}
+    configs = [
+        resolve("wsd", flags={**flags, "optimizer": policy, "seed": seed, "method": "reservoir"})
+        for policy in ("continual", "reset")
+        for seed in (0, 1)
+    ]
+    run = build_stack(configs, "cuda").run
+    train(run)
+    assert np.isfinite(run.matrix.last).all()
+    assert run.matrix.last.shape == (2, 2, 6)
