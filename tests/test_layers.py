@@ -10,7 +10,7 @@ import longtail
 ROOT = Path(longtail.__file__).parent
 LAYERS = (  # bottom first; CONTRIBUTING.md has the same, top first
     "downloads files labels machine modes progress reading stopping values",
-    "random columns examples objectives sequences sources tasks metrics optim",
+    "random columns factored examples objectives sequences sources tasks metrics optim",
     "memory replicas storage stacked_linear",
     "methods models benchmarks",
     "policies best_epoch evaluation graphs recording training",

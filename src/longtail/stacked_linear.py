@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longtail.factored import Factored
+
 # Weights of one replica's layer from which, on a CPU, copying them together costs too much.
 LARGE = 1 << 15
 
@@ -82,7 +84,8 @@ def linear(layers: Sequence[nn.Linear], h: Tensor, folded: bool) -> Tensor:
         return _affine(h[0] if folded else h, weights[0], biases[0]).unsqueeze(0)
     regressions = not folded and not shared_rows and out == 1 and biases[0] is None
     if regressions and not h.requires_grad and not _is_special(h) and _end_to_end(weights):
-        return _Regressions.apply(h, *weights)  # pyright: ignore[reportReturnType]
+        left, right = (h.left, h.right) if isinstance(h, Factored) else (h, None)
+        return _Regressions.apply(left, right, *weights)  # pyright: ignore[reportReturnType]
     # Joining first layers takes a copy, [P, S, out, in] -> [S, P * out, in].
     copied = not folded and not shared_rows and out > 1
     if copied and weights[0][0].numel() >= LARGE and h.device.type == "cpu":
@@ -110,20 +113,28 @@ class _Regressions(torch.autograd.Function):
     """P first layers of one output each and no bias, in one operation instead of a dozen.
 
     [S, B, in] -> [P, S, B, 1]. With ten thousands of steps on a few numbers each, what costs time
-    is the number of operations.
+    is the number of operations. Inputs that are a product, h = left right, are never made:
+
+        W hᵀ = (W rightᵀ) leftᵀ        gᵀ h = (gᵀ left) right
     """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, *weights: Tensor) -> Tensor:  # pyright: ignore
-        ctx.save_for_backward(h)
+    def forward(  # pyright: ignore
+        ctx: Any, left: Tensor, right: Tensor | None, *weights: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(left, right)
         weight = _as_one(weights).squeeze(2).transpose(0, 1)  # [S, P, in]
-        return torch.bmm(weight, h.transpose(1, 2)).transpose(0, 1).unsqueeze(3)
+        if right is not None:
+            weight = torch.bmm(weight, right.transpose(1, 2))
+        return torch.bmm(weight, left.transpose(1, 2)).transpose(0, 1).unsqueeze(3)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        (h,) = ctx.saved_tensors
-        found = torch.bmm(grad.squeeze(3).transpose(0, 1), h)  # [S, P, in]
-        return None, *found.transpose(0, 1).contiguous().unsqueeze(2).unbind(0)
+        left, right = ctx.saved_tensors
+        found = torch.bmm(grad.squeeze(3).transpose(0, 1), left)
+        if right is not None:
+            found = torch.bmm(found, right)  # [S, P, in]
+        return None, None, *found.transpose(0, 1).contiguous().unsqueeze(2).unbind(0)
 
 
 def _affine(h: Tensor, weight: Tensor, bias: Tensor | None, rows_last: bool = False) -> Tensor:

@@ -183,30 +183,30 @@ class SyntheticSequence(TaskSequence):
 
     def make(self, t: int, part: str, n: int) -> Generated:
         """The examples of one part of a task."""
-        s = self.settings
-        B, b = self._layer(t, "first", s.l, s.hidden)
-        A, a = self._layer(t, "second", s.hidden, s.d)
-        hidden = torch.empty(len(self.seeds), n, s.hidden, device=self.device)
-        noise = torch.empty(len(self.seeds), n, device=self.device)
+        s, S = self.settings, len(self.seeds)
+        B, A = self._layer(t, "first", s.l, s.hidden), self._layer(t, "second", s.hidden, s.d)
+        hidden = torch.ones(S, n, s.hidden + 1, device=self.device)  # the last is the bias's
+        noise = torch.empty(S, n, device=self.device)
         for some in self._seeds_at_once(n * s.l):  # what is made on the way stays in the cache
             z = normal(n * s.l, self.seeds[some], part, "z", t, device=self.device)
-            torch.baddbmm(b[some], z.unflatten(1, (n, s.l)), B[some], out=hidden[some])
+            z = z.unflatten(1, (n, s.l))
+            units = torch.baddbmm(B[some, s.l :], z, B[some, : s.l])
+            hidden[some, :, : s.hidden] = units.relu_()
             noise[some] = normal(n, self.seeds[some], part, "noise", t, device=self.device)
         w = self._weights[:, :, t].permute(1, 2, 0)  # [S, d, K]
-        v, v0 = torch.bmm(A, w), torch.bmm(a, w)  # w · x = w · (A h + a), without making x
-        y = torch.baddbmm(v0, hidden.relu_(), v).permute(2, 0, 1).contiguous()
-        return Generated(hidden, A, a, y.add_(noise, alpha=s.noise), self._kinds)
+        y = torch.bmm(hidden, torch.bmm(A, w))  # x w = h (A w), without making x
+        y = y.permute(2, 0, 1).contiguous().add_(noise, alpha=s.noise)
+        return Generated(hidden, A, y, self._kinds)
 
     def _seeds_at_once(self, numbers: int) -> list[slice]:
         S = len(self.seeds)
         step = S if self.device.type != "cpu" else max(1, (1 << 17) // numbers)
         return [slice(s, s + step) for s in range(0, S, step)]
 
-    def _layer(self, t: int, name: str, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-        """A layer's weight [S, rows, columns] and bias, as `nn.Linear` initialises them."""
+    def _layer(self, t: int, name: str, rows: int, columns: int) -> Tensor:
+        """A layer's weight over its bias, [S, rows + 1, columns], as `nn.Linear` initialises it."""
         u = uniform((rows + 1) * columns, self.seeds, name, t, device=self.device)
-        values = ((2.0 * u - 1.0) / math.sqrt(rows)).float().unflatten(1, (rows + 1, columns))
-        return values[:, :rows], values[:, rows:]
+        return ((2.0 * u - 1.0) / math.sqrt(rows)).float().unflatten(1, (rows + 1, columns))
 
     def _make_tests(self, upto: int) -> None:
         """Test examples are read again at every evaluation, so they are kept."""

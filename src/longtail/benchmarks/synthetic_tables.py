@@ -1,7 +1,8 @@
 """Examples of the synthetic study: inputs of many seeds, made from hidden units when read.
 
-A task's inputs are an affine function of few hidden units, x = A h + a. Tables keep h (ten numbers
-where x has a hundred) and make x batch by batch: less memory to hold, to shuffle and to read.
+A task's inputs are a linear function of few hidden units, x = h A, with a last unit that is always
+one. Tables keep h, eleven numbers where x has a hundred, and batches are `Factored`: less memory to
+hold, to shuffle and to read, and x is only made for those who look at it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from longtail.factored import Factored
+
 KEPT = 1 << 23  # numbers in a batch that is kept because all its task's steps read it
 
 
 class Generated:
-    """One part of one task, for S seeds: x = A h + a, and K settings' targets.
+    """One part of one task, for S seeds: x = h A, and K settings' targets.
 
     ``place``, where it is set, is what a captured step reads instead, see `Place`.
 
     Args:
-        hidden: h, [S, n, hidden].
-        A, a: [S, hidden, d] and [S, 1, d].
+        hidden: h, [S, n, r].
+        A: [S, r, d].
         targets: [K, S, n].
         kinds: the setting each policy learns, [P]: a batch then has inputs [S, B, d] and targets
             [P, S, B]; without it there is one setting, targets [S, B].
@@ -32,9 +35,9 @@ class Generated:
     place: Place | None = None
 
     def __init__(
-        self, hidden: Tensor, A: Tensor, a: Tensor, targets: Tensor, kinds: Tensor | None = None
+        self, hidden: Tensor, A: Tensor, targets: Tensor, kinds: Tensor | None = None
     ) -> None:
-        self.hidden, self.A, self.a, self.targets, self.kinds = hidden, A, a, targets, kinds
+        self.hidden, self.A, self.targets, self.kinds = hidden, A, targets, kinds
         self._whole: tuple[Tensor, Tensor] | None = None
         self._copy: tuple[Tensor, Tensor] | None = None
 
@@ -55,12 +58,15 @@ class Generated:
         return self._made(hidden.unflatten(0, rows.shape), targets.unflatten(1, rows.shape))
 
     def _made(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.baddbmm(self.a, hidden, self.A), _of_policies(targets, self.kinds)
+        # A few rows are cheaper to multiply as they are than all of A.
+        few = hidden.shape[1] <= 2 * hidden.shape[2] or hidden.is_cuda
+        x = torch.bmm(hidden, self.A) if few else Factored(hidden, self.A)
+        return x, _of_policies(targets, self.kinds)
 
     def _is_everything(self, index: Tensor) -> bool:
         """Whether all rows are asked for in order, as every step of a task of one batch does."""
         S, n = self.hidden.shape[:2]
-        if index.shape[-1] != n or index.device.type != "cpu" or S * n * self.a.shape[2] > KEPT:
+        if index.shape[-1] != n or index.device.type != "cpu" or S * n * self.A.shape[2] > KEPT:
             return False
         row = index if index.dim() == 1 else index[0]
         if index.dim() == 2 and index.stride(0) != 0:
@@ -79,7 +85,7 @@ class Generated:
         rows = _numbers(order, *self.hidden.shape[:2]).flatten()
         torch.index_select(self.hidden.flatten(0, 1), 0, rows, out=hidden.flatten(0, 1))
         torch.index_select(self.targets.flatten(1), 1, rows, out=targets.flatten(1))
-        return Arranged(hidden, self.A, self.a, targets, self.kinds)
+        return Arranged(hidden, self.A, targets, self.kinds)
 
     def locate(self, index: Tensor) -> tuple[Generated | Place, Tensor]:
         if self.place is None:
@@ -89,12 +95,12 @@ class Generated:
 
     def narrow(self, start: int, stop: int) -> Generated:
         hidden, targets = self.hidden[:, start:stop], self.targets[..., start:stop]
-        return Generated(hidden, self.A, self.a, targets, self.kinds)
+        return Generated(hidden, self.A, targets, self.kinds)
 
     def to(self, device: torch.device | str) -> Generated:
         kinds = None if self.kinds is None else self.kinds.to(device)
         hidden, targets = self.hidden.to(device), self.targets.to(device)
-        return Generated(hidden, self.A.to(device), self.a.to(device), targets, kinds)
+        return Generated(hidden, self.A.to(device), targets, kinds)
 
 
 class Arranged(Generated):
@@ -126,11 +132,10 @@ class Place:
             self.base = torch.arange(S, device=task.hidden.device)[:, None] * self.rows
             self.hidden = task.hidden.new_zeros(S, self.rows, h)
             self.targets = task.targets.new_zeros(len(task.targets), S, self.rows)
-            self.A, self.a = torch.empty_like(task.A), torch.empty_like(task.a)
+            self.A = torch.empty_like(task.A)
         self.task = task
         self.hidden[:, :n], self.targets[..., :n] = task.hidden, task.targets
         self.A.copy_(task.A)
-        self.a.copy_(task.a)
 
     def __len__(self) -> int:
         return self.rows
@@ -140,7 +145,7 @@ class Place:
         rows = self.base + index
         hidden = self.hidden.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
         targets = self.targets.flatten(1).index_select(1, rows.flatten()).unflatten(1, rows.shape)
-        return torch.baddbmm(self.a, hidden, self.A), _of_policies(targets, self.task.kinds)
+        return torch.bmm(hidden, self.A), _of_policies(targets, self.task.kinds)
 
 
 class Chain:
@@ -220,15 +225,15 @@ def dense(
     start = 0
     for part in parts:
         if x is None or y is None:
-            x = part.hidden.new_empty(len(part.a), n, part.a.shape[2])
+            x = part.hidden.new_empty(len(part.A), n, part.A.shape[2])
             y = part.targets.new_empty(*part.targets.shape[:2], n)
         rows = slice(start, start + len(part))
         y[..., rows] = part.targets
-        if len(part) * part.a.numel() <= 1 << 16 or part.hidden.is_cuda:
-            x[:, rows] = torch.baddbmm(part.a, part.hidden, part.A)
+        if len(part) * x[:, 0].numel() <= 1 << 16 or x.is_cuda:
+            x[:, rows] = torch.bmm(part.hidden, part.A)
         else:  # straight to where they belong, which is contiguous seed by seed
             for s in range(len(x)):
-                torch.addmm(part.a[s], part.hidden[s], part.A[s], out=x[s, rows])
+                torch.mm(part.hidden[s], part.A[s], out=x[s, rows])
         start = rows.stop
     x, y = cast(Tensor, x), cast(Tensor, y)
     return (x[0], y[0, 0]) if single else (x, y)
