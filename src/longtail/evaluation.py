@@ -129,7 +129,7 @@ def outputs_of(
     n = len(examples)
     widths = np.ones(n, np.int64) if widths is None else np.asarray(widths)
     order = np.argsort(widths, kind="stable")
-    bounds = [0, *(np.flatnonzero(np.diff(widths[order])) + 1), n]
+    bounds = [0, *(np.flatnonzero(np.diff(widths[order])) + 1), n] if n else [0]
     found = None
     with evaluation_mode(model), torch.no_grad():
         for first, last in pairwise(bounds):
