@@ -88,7 +88,7 @@ TRAIN = {
 }
 METHOD_SETTINGS = {
     # one backward pass per 16 examples: the gradients of single ones would be 135 M numbers each
-    "ewc": {"strength": 2.0, "fisher": "batch", "fisher_cap": 512},
+    "ewc": {"strength": 2.0, "fisher": "batch", "fisher_cap": 256},
     "ewcpp": {"strength": 1.0, "decay": 0.9},
     "reservoir": {"buffer": 500},
     "derpp": {"buffer": 500, "alpha": 1.0, "beta": 1.0},
