@@ -168,7 +168,7 @@ def test_batches_keep_their_sizes_where_padding_would_be_averaged(name: str) -> 
 
 @pytest.mark.parametrize("name", ["finetune", "derpp"])
 def test_shapes_without_end_are_not_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "MOST", 2)
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
     step = assert_padded_equals_plain(name, table=ragged(), model=lambda _: Bag())
     assert len(step.steps) == 2
 

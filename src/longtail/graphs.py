@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 
 from longtail.examples import locate
 from longtail.methods.base import Method, rows_of
-from longtail.policies import clip_gradients
+from longtail.policies import MOST_GRAPHS, clip_gradients
 from longtail.replicas import lead_of
 from longtail.storage import tensors_of
 from longtail.tasks import Batch, Examples, Ragged, map_leaves
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 SMALLEST = 8  # rows of the smallest padded batch
 LARGEST = 256  # rows of a forward pass that is worth capturing: more keep a GPU busy anyway
 WARM_UP = 3  # steps of each shape before its capture: kernels compile, tables reach the device
-MOST = 32  # graphs of a run; further shapes run uncaptured
 
 
 class GraphStep:
@@ -91,7 +90,7 @@ class GraphStep:
         step = self.steps.get(key)
         if step is None:
             step = _Step(*arguments)
-            if len(self.steps) < MOST:
+            if len(self.steps) < MOST_GRAPHS:
                 self.steps[key] = step
         return step
 
@@ -222,7 +221,7 @@ class GraphForward(nn.Module):
         key = (size, *[(t.shape[:dim], t.shape[dim + 1 :], t.dtype) for t in tensors])
         one = self._passes.get(key)
         if one is None:
-            if len(self._passes) >= MOST:
+            if len(self._passes) >= MOST_GRAPHS:
                 return self.model(inputs)
             one = self._passes[key] = _Forward(inputs, tensors, dim, size)
         for held, tensor in zip(one.held, tensors, strict=True):

@@ -21,6 +21,8 @@ from torch import nn
 from longtail.optim import ContinualAdam, ContinualAdamW
 from longtail.replicas import broadcast, dot, lead_of, parameter_groups
 
+MOST_GRAPHS = 32  # captured steps of a run; further shapes run uncaptured
+
 
 def _setting(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
@@ -155,6 +157,14 @@ def build_optimizer(
         fused=settings.fused or None,
         **options,
     )
+
+
+def compile_model(model: nn.Module, fixed_shapes: bool) -> None:
+    """`torch.compile` in place; for each of a few shapes where steps are captured."""
+    if fixed_shapes:
+        limits = torch._dynamo.config  # one compilation a shape, as many as there are graphs
+        limits.recompile_limit = max(limits.recompile_limit, MOST_GRAPHS)
+    model.compile(dynamic=False if fixed_shapes else None)
 
 
 def set_learning_rate(

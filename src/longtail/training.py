@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from longtail.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.evaluation import due, evaluate_all, validation_score
 from longtail.examples import rows_device
-from longtail.graphs import MOST, GraphForward, GraphStep
+from longtail.graphs import GraphForward, GraphStep
 from longtail.methods import Method
 from longtail.methods.base import size_of
 from longtail.metrics import ScoreMatrix
@@ -30,6 +30,7 @@ from longtail.policies import (
     build_optimizer,
     captures,
     clip_gradients,
+    compile_model,
     set_learning_rate,
 )
 from longtail.random import Seed, permutation
@@ -275,14 +276,6 @@ def compare_epoch(run: Run) -> None:
         score = validation_score(run.scored, run.sequence, run.position.task, run.evaluate)
     higher = run.sequence.objective.higher_is_better
     run.best = keep_best(run.best, run.model, score, higher)
-
-
-def compile_model(model: nn.Module, fixed_shapes: bool) -> None:
-    """`torch.compile` in place; for each of a few shapes where steps are captured."""
-    if fixed_shapes:
-        limit = torch._dynamo.config  # one compilation a shape, as many as there are graphs
-        limit.recompile_limit = max(limit.recompile_limit, MOST)
-    model.compile(dynamic=False if fixed_shapes else None)
 
 
 def _finite(parameters: list[nn.Parameter]) -> bool:
