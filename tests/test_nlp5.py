@@ -154,7 +154,7 @@ def test_batches_come_in_a_few_widths() -> None:
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"squad has no training file; put train-v1\.1\.json"):
-        build(Settings(folder=str(tmp_path), model="tiny"), 0)
+        build(Settings(folder=str(tmp_path), model="no-such-model"), 0)
 
 
 def test_truncation_is_reported(caplog: pytest.LogCaptureFixture) -> None:

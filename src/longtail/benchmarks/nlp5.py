@@ -101,6 +101,8 @@ OBJECTIVE = replace(ANSWERS, further=(("unparsable", unparsable),))
 
 def build(settings: Settings, seed: int) -> Benchmark:
     """The sequence and the model; the seed draws the long-tail order and cuts its tasks."""
+    for task in settings.order:  # missing files are named before a model is looked for
+        _examples(settings, task)
     tokens = _tokens(settings)
     parts = [_part(settings, task, tokens) for task in settings.order]
     names, train, test = list(settings.order), [], []
@@ -158,11 +160,7 @@ Part = tuple[tuple[Sequence[Example], Texts], tuple[Sequence[Example], Texts]]
 
 def _part(settings: Settings, task: str, tokens: Tokens) -> Part:
     """The chosen training and test questions of a task, as text and as token ids."""
-    if settings.miniature:
-        read = miniature(task)
-    else:
-        folder = Path(settings.folder).expanduser() if settings.folder else cache_folder("nlp5")
-        read = _read(folder, task)
+    read = _examples(settings, task)
     count = settings.per_task
     if settings.sizes:
         count = settings.sizes[settings.order.index(task)]
@@ -180,6 +178,13 @@ def _part(settings: Settings, task: str, tokens: Tokens) -> Part:
             )  # fmt: skip
         found.append((chosen, texts))
     return found[0], found[1]
+
+
+def _examples(settings: Settings, task: str) -> tuple[list[Example], list[Example]]:
+    if settings.miniature:
+        return miniature(task)
+    folder = Path(settings.folder).expanduser() if settings.folder else cache_folder("nlp5")
+    return _read(folder, task)
 
 
 @functools.lru_cache(maxsize=len(TASKS))

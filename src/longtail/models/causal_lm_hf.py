@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from longtail.models.causal_lm import AnswerModel
+from longtail.models.causal_lm_tokens import not_here
 
 
 class TransformersLM(AnswerModel):
@@ -32,9 +33,12 @@ class TransformersLM(AnswerModel):
                 f"model {name!r} needs transformers: pip install 'longtail[hf]'"
             ) from None
         try:
-            return cls(AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32))
+            net = AutoModelForCausalLM.from_pretrained(
+                name, dtype=torch.float32, local_files_only=True
+            )
         except (OSError, ValueError) as error:
-            raise ValueError(f"model {name!r} cannot be loaded: {error}") from None
+            raise not_here(name, error) from None
+        return cls(net)
 
     def logits_at(self, ids: Tensor, lengths: Tensor, first: Tensor, count: int) -> Tensor:
         keep = count + 1

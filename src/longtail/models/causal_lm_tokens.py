@@ -59,13 +59,22 @@ def load_tokens(name: str) -> Pretrained:
     except ImportError:
         raise ValueError(f"model {name!r} needs transformers: pip install 'longtail[hf]'") from None
     try:
-        found = AutoTokenizer.from_pretrained(name)
+        found = AutoTokenizer.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise ValueError(f"the tokeniser of {name!r} cannot be loaded: {error}") from None
+        raise not_here(name, error) from None
     backend = getattr(found, "backend_tokenizer", None)
     if backend is None:
         raise ValueError(f"the tokeniser of {name!r} has no fast form (tokenizer.json)")
     return Pretrained(backend, _first(found.eos_token_id))
+
+
+def not_here(name: str, error: Exception) -> ValueError:
+    """What to raise where a model is neither a folder nor in the Hugging Face cache."""
+    why = str(error).split("\n")[0]
+    return ValueError(
+        f"model {name!r} cannot be loaded: it must be a folder, a .gguf file, or in the Hugging "
+        f"Face cache (`hf download {name}` fetches it); {why}"
+    )
 
 
 def _first(end: Any) -> int:
