@@ -19,6 +19,7 @@ has is refused with the nearest one that exists.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -70,11 +71,11 @@ class RunConfig:
     def as_dict(self) -> dict[str, Any]:
         """Plain nested values, ready for TOML and JSON."""
         head = {k: getattr(self, k) for k in ("benchmark", "method", "optimizer", "seed")}
-        tables = {t: dataclasses.asdict(getattr(self, t)) for t in ("data", "train", "methods")}
+        tables = {t: dict(vars(getattr(self, t))) for t in ("data", "train", "methods")}
         policy = {k: getattr(self.policy, k) for k in POLICY_FIELDS}
         return plain({**head, **tables, "policy": policy})
 
-    @property
+    @functools.cached_property  # a study of thousands of runs asks for each a dozen times
     def id(self) -> str:
         """Twelve hexadecimal digits that are the same wherever the settings are the same."""
         text = json.dumps(self.as_dict(), sort_keys=True)
