@@ -21,6 +21,7 @@ can be compared pair by pair, and a stack of runs that differ in ``setting`` hol
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -112,15 +113,26 @@ def task_weights(settings: Settings, seeds: Tensor) -> Tensor:
     w = normal(d, seeds, "w")[:, None].repeat(1, T, 1)
     if settings.setting == "same" or k == 0:
         return w
+    chosen, values = _replacements(T, d, k, tuple(seeds.tolist()))
     previous = w[:, 0].clone()
     for t in range(1, T):
-        chosen = permutation(d, seeds, "coordinates", t)[:, :k]
-        values = normal(k, seeds, "values", t)
-        previous.scatter_(1, chosen, values)
-        w[:, t].scatter_(1, chosen, values)
+        previous.scatter_(1, chosen[t - 1], values[t - 1])
+        w[:, t].scatter_(1, chosen[t - 1], values[t - 1])
         if settings.setting == "shift":
             w[:, t] = previous
     return w
+
+
+@functools.lru_cache(maxsize=1)  # settings share them, and so do stacks of other methods
+def _replacements(T: int, d: int, k: int, seeds: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Which coordinates are drawn again at tasks 1 to T - 1, and their values, [T - 1, S, k]."""
+    key = torch.tensor(seeds)
+    chosen = [permutation(d, key, "coordinates", t)[:, :k] for t in range(1, T)]
+    values = [normal(k, key, "values", t) for t in range(1, T)]
+    empty = torch.empty(0, len(seeds), k)
+    if T == 1:
+        return empty.long(), empty
+    return torch.stack(chosen), torch.stack(values)
 
 
 class SyntheticSequence(TaskSequence):
