@@ -287,7 +287,7 @@ def main() -> None:
             profile(step)
         return seconds
 
-    steps = 200 if options.quick else 1000
+    steps = 200 if options.quick else 500
     eager = 0.0
     if not options.quick:
         import transformers

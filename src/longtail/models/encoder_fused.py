@@ -24,7 +24,7 @@ from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[report
 
 from longtail.models import encoder_pass
 from longtail.models.encoder_config import LAYER, TABLES, EncoderConfig, Stacked
-from longtail.models.encoder_pass import ROWS, LayerPass, kernels, wide
+from longtail.models.encoder_pass import ROWS, LayerPass, kernels, warps, wide
 
 LONGEST = 512  # tokens of a sequence that attention takes
 TOKENS = 8192  # tokens of a model's batch up to which rows of the word table find each other
@@ -136,7 +136,7 @@ class _Embed(torch.autograd.Function):
         kernels("encoder_kernels").norm_backward[(blocks, S)](
             dy.contiguous(), dy, z, z, gain, gain, mean, rstd, dz, dz, partial, ids, N, S, H, 0,
             partial.stride(0), partial.stride(1), H, wide(H), ROWS, 0.0, False, False,
-            num_warps=8,
+            num_warps=warps(H),
         )  # fmt: skip
         dgain, dshift = partial.sum(2)
         grads: list[Tensor | None] = [None] * len(ctx.needs_input_grad[6:])

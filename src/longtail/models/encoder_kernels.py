@@ -57,43 +57,52 @@ def norm_backward(
 ):  # fmt: skip
     """Gradient of `norm_forward`: dz for x, dz16 for a, and partial sums for gain, shift and bias.
 
-    What arrives is dy, plus dy16 if TWO; without a BRANCH, z is x alone.
+    What arrives is dy, plus dy16 if TWO; without a BRANCH, z is x alone. Row after row, so that the
+    sums over rows stay where they are, in registers.
     """
     block, r = tl.program_id(0), tl.program_id(1)
-    row = tl.arange(0, ROWS)[:, None]
-    n = block * ROWS + row
-    h = tl.arange(0, WIDE)[None, :]
+    h = tl.arange(0, WIDE)
     own = r * stride + h
-    inside = (n < N) & (h < H)
     first = (r * N + block * ROWS).to(tl.int64) * H
     dy, dy16, x, a = dy + first, dy16 + first, x + first, a + first
     dz, dz16 = dz + first, dz16 + first
-    at = row * H + h
-    z = tl.load(x + at, inside, 0.0)
+    weight = tl.load(gain + own, h < H, 0.0)
+    dgain = tl.zeros([WIDE], tl.float32)
+    dshift = tl.zeros([WIDE], tl.float32)
+    dbias = tl.zeros([WIDE], tl.float32)
+    for row in tl.static_range(ROWS):
+        n = block * ROWS + row
+        inside = h < tl.where(n < N, H, 0)
+        at = row * H + h
+        z = tl.load(x + at, inside, 0.0)
+        if BRANCH:
+            branch = tl.load(a + at, inside, 0.0).to(tl.float32) + tl.load(bias + own, h < H, 0.0)
+            if DROP > 0:
+                keep = kept(seeds, r % S, salt, ((r % S) * N + n) * H + h, DROP)
+                branch *= keep
+            z += branch
+        stats = r * N + tl.minimum(n, N - 1)  # some row's, where there is no such row
+        scale = tl.load(rstd + stats)
+        unit = tl.where(inside, (z - tl.load(mean + stats)) * scale, 0.0)
+        d = tl.load(dy + at, inside, 0.0)
+        if TWO:
+            d += tl.load(dy16 + at, inside, 0.0).to(tl.float32)
+        g = d * weight
+        along = tl.sum(g * unit, 0) / H
+        g = tl.where(inside, scale * (g - tl.sum(g, 0) / H - unit * along), 0.0)
+        tl.store(dz + at, g, inside)
+        dgain += d * unit
+        dshift += d
+        if BRANCH:
+            if DROP > 0:
+                g *= keep
+            tl.store(dz16 + at, g.to(dz16.dtype.element_ty), inside)
+            dbias += g
+    into = partial + r.to(tl.int64) * model_stride + block * H + h
+    tl.store(into, dgain, h < H)
+    tl.store(into + kind_stride, dshift, h < H)
     if BRANCH:
-        branch = tl.load(a + at, inside, 0.0).to(tl.float32) + tl.load(bias + own, h < H, 0.0)
-        if DROP > 0:
-            keep = kept(seeds, r % S, salt, ((r % S) * N + n) * H + h, DROP)
-            branch *= keep
-        z += branch
-    scale = tl.load(rstd + r * N + n, n < N, 0.0)
-    unit = tl.where(inside, (z - tl.load(mean + r * N + n, n < N, 0.0)) * scale, 0.0)
-    d = tl.load(dy + at, inside, 0.0)
-    if TWO:
-        d += tl.load(dy16 + at, inside, 0.0).to(tl.float32)
-    g = d * tl.load(gain + own, h < H, 0.0)
-    along = tl.sum(g * unit, 1, keep_dims=True) / H
-    g = tl.where(inside, scale * (g - tl.sum(g, 1, keep_dims=True) / H - unit * along), 0.0)
-    tl.store(dz + at, g, inside)
-    columns = tl.arange(0, WIDE)
-    into = partial + r.to(tl.int64) * model_stride + block * H + columns
-    tl.store(into, tl.sum(d * unit, 0), columns < H)
-    tl.store(into + kind_stride, tl.sum(d, 0), columns < H)
-    if BRANCH:
-        if DROP > 0:
-            g *= keep
-        tl.store(dz16 + at, g.to(dz16.dtype.element_ty), inside)
-        tl.store(into + 2 * kind_stride, tl.sum(g, 0), columns < H)
+        tl.store(into + 2 * kind_stride, dbias, h < H)
 
 
 @triton.jit
@@ -121,18 +130,19 @@ def gelu_backward(
 ):  # fmt: skip
     """du = dy (Φ(v) + v φ(v)), and its partial sums over rows for the bias."""
     block, r = tl.program_id(0), tl.program_id(2)
-    row = tl.arange(0, ROWS)[:, None]
-    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    c = columns[None, :]
-    inside = (block * ROWS + row < N) & (c < WIDTH)
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     first = (r * N + block * ROWS).to(tl.int64) * WIDTH
     dy, u, du = dy + first, u + first, du + first
-    at = row * WIDTH + c
-    v = tl.load(u + at, inside, 0.0).to(tl.float32)
-    v += tl.load(bias + r * stride + c, c < WIDTH, 0.0)
-    below = 0.5 * (1.0 + tl.erf(v * 0.7071067811865476))
-    density = tl.exp(-0.5 * v * v) * 0.3989422804014327
-    d = tl.load(dy + at, inside, 0.0).to(tl.float32) * (below + v * density)
-    tl.store(du + at, d.to(du.dtype.element_ty), inside)
-    into = partial + r.to(tl.int64) * model_stride + block * WIDTH + columns
-    tl.store(into, tl.sum(d, 0), columns < WIDTH)
+    shift = tl.load(bias + r * stride + c, c < WIDTH, 0.0)
+    total = tl.zeros([COLUMNS], tl.float32)
+    for row in tl.static_range(ROWS):
+        inside = c < tl.where(block * ROWS + row < N, WIDTH, 0)
+        at = row * WIDTH + c
+        v = tl.load(u + at, inside, 0.0).to(tl.float32) + shift
+        below = 0.5 * (1.0 + tl.erf(v * 0.7071067811865476))
+        density = tl.exp(-0.5 * v * v) * 0.3989422804014327
+        d = tl.load(dy + at, inside, 0.0).to(tl.float32) * (below + v * density)
+        tl.store(du + at, d.to(du.dtype.element_ty), inside)
+        total += d
+    into = partial + r.to(tl.int64) * model_stride + block * WIDTH + c
+    tl.store(into, total, c < WIDTH)

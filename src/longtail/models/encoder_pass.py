@@ -14,9 +14,9 @@ from longtail.models.encoder_config import LAYER, MATRICES, EncoderConfig
 
 HALF = torch.bfloat16  # what products take
 BESIDE = True  # gradients of matrices on a stream of their own: small ones leave a GPU half idle
-ROWS = 8  # of a block in the norms
+ROWS = 4  # of a block in the norms' backward
 QUERIES = 64  # of a block of attention, and keys
-GELU = (16, 128)  # rows and columns of a block
+GELU = (8, 256)  # rows and columns of a block
 # Which of a layer's random numbers: attention's, its output's, the feed-forward's.
 _ATTENTION, _MIXED, _INNER = range(3)
 
@@ -29,6 +29,11 @@ def wide(n: int) -> int:
 def kernels(name: str) -> Any:
     """A module of kernels, imported at the first use: Triton is not everywhere."""
     return importlib.import_module(f"longtail.models.{name}")
+
+
+def warps(n: int) -> int:
+    """So few that a row's sums need no other warp, as long as 16 numbers a thread are enough."""
+    return max(1, wide(n) // 512)
 
 
 class LayerPass:
@@ -141,10 +146,10 @@ class LayerPass:
         gain = self._of(f"{kind}_gain", layer)
         y, y16 = torch.empty_like(x), torch.empty_like(a)
         mean, rstd = (torch.empty(self.R, self.N, device=x.device) for _ in range(2))
-        self.kernels.norm_forward[(-(-self.N // ROWS), self.R)](
+        self.kernels.norm_forward[(-(-self.N // 8), self.R)](
             x, a, self._of(bias, layer), gain, self._of(f"{kind}_shift", layer), y, y16, mean, rstd,
             self.seeds, self.N, self.S, gain.stride(0), self._salt(layer, which), self.config.eps,
-            self.H, wide(self.H), ROWS, self.drop, num_warps=8,
+            self.H, wide(self.H), 8, self.drop, num_warps=8,
         )  # fmt: skip
         return y, y16, mean, rstd
 
@@ -167,7 +172,8 @@ class LayerPass:
             dy, dz16 if dy16 is None else dy16, x, a, self._of(bias, layer), gain, *stats, dz, dz16,
             partial, self.seeds, self.N, self.S, gain.stride(0), self._salt(layer, which),
             partial.stride(0), partial.stride(1),
-            self.H, wide(self.H), ROWS, self.drop, True, dy16 is not None, num_warps=8,
+            self.H, wide(self.H), ROWS, self.drop, True, dy16 is not None,
+            num_warps=warps(self.H),
         )  # fmt: skip
         return dz, dz16
 
@@ -176,7 +182,10 @@ class LayerPass:
     ) -> None:
         bias = self._of("up_bias", layer)
         grid = (-(-self.N // GELU[0]), -(-self.I // GELU[1]), self.R)
-        kernel[grid](*given, bias, *out, self.N, self.I, bias.stride(0), *strides, *GELU)
+        kernel[grid](
+            *given, bias, *out, self.N, self.I, bias.stride(0), *strides, *GELU,
+            num_warps=1 if strides else 4,
+        )  # fmt: skip
 
     def _attention(
         self,
@@ -193,7 +202,7 @@ class LayerPass:
             *given, bias, self.seen, bias if self.relative is None else self.relative, *out,
             self.seeds, self.S, self.B, self.T, bias.stride(0), self._salt(layer, _ATTENTION),
             head**-0.5, *strides, self.config.heads, head, QUERIES,
-            self.relative is not None, self.drop, num_warps=4,
+            self.relative is not None, self.drop, num_warps=4 if head <= 32 else 8,
         )  # fmt: skip
 
     def _weight_gradient(self, name: str, layer: int, dy: Tensor, x: Tensor) -> None:
