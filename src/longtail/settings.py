@@ -71,15 +71,28 @@ class RunConfig:
     def as_dict(self) -> dict[str, Any]:
         """Plain nested values, ready for TOML and JSON."""
         head = {k: getattr(self, k) for k in ("benchmark", "method", "optimizer", "seed")}
-        tables = {t: dict(vars(getattr(self, t))) for t in ("data", "train", "methods")}
+        tables = {t: dict(_table(getattr(self, t))) for t in ("data", "train", "methods")}
         policy = {k: getattr(self.policy, k) for k in POLICY_FIELDS}
-        return plain({**head, **tables, "policy": policy})
+        return {**head, **tables, "policy": plain(policy)}
 
     @functools.cached_property  # a study of thousands of runs asks for each a dozen times
     def id(self) -> str:
         """Twelve hexadecimal digits that are the same wherever the settings are the same."""
         text = json.dumps(self.as_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+_tables: dict[int, tuple[Any, dict[str, Any]]] = {}
+
+
+def _table(settings: Any) -> dict[str, Any]:
+    """The plain values of frozen settings, which all seeds of a study share as one object."""
+    known = _tables.get(id(settings))
+    if known is None:
+        if len(_tables) >= 1024:
+            _tables.clear()
+        known = _tables[id(settings)] = settings, plain(dict(vars(settings)))  # kept: ids recur
+    return known[1]
 
 
 def load_benchmark(name: str) -> Any:
