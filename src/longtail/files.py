@@ -52,7 +52,21 @@ def write_atomic(path: Path, content: bytes | str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, json.dumps(value, indent=2) + "\n")
+    write_atomic(path, to_json(value) + "\n")
+
+
+def to_json(value: Any) -> str:
+    """Indented; of more than a hundred entries each has one line, which is written much faster."""
+    if isinstance(value, list) and len(value) > 100:
+        return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
+    if isinstance(value, dict):
+        if len(value) > 100:
+            lines = [f"{json.dumps(str(k))}: {json.dumps(v)}" for k, v in value.items()]
+            return "{\n" + ",\n".join(lines) + "\n}"
+        if any(isinstance(v, list | dict) and len(v) > 100 for v in value.values()):
+            lines = [f"{json.dumps(str(k))}: {to_json(v)}" for k, v in value.items()]
+            return "{\n" + ",\n".join(lines) + "\n}"
+    return json.dumps(value, indent=2)
 
 
 class FolderLock:

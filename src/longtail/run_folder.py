@@ -32,7 +32,7 @@ from torch import nn
 
 from longtail.assembly import Stack, build_run, build_stack
 from longtail.evaluation import evaluate_validation
-from longtail.files import FolderLock, write_atomic, write_json
+from longtail.files import FolderLock, to_json, write_atomic, write_json
 from longtail.machine import choose_device
 from longtail.metrics import breakdown, curve, summary
 from longtail.policies import POLICIES
@@ -112,7 +112,7 @@ def execute_stack(
     place = choose_device(device)
     plan = {config.id: config.as_dict() for config in configs}
     with FolderLock(out):
-        _claim(out / "stack.json", plan, _read_json, lambda tree: jsonlib.dumps(tree, indent=2))
+        _claim(out / "stack.json", plan, _read_json, to_json)
         if (out / "runs.json").exists():
             return _read_json(out / "runs.json")
         with _threads(threads):
