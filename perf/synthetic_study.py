@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from longtail.benchmarks.synthetic import build
+from longtail.machine import commit, hardware, now, versions
 from longtail.random import permutation
 from longtail.settings import resolve
 from longtail.study import parse_seeds
@@ -128,6 +129,13 @@ def main() -> int:
     bare_total = bare_seconds / bare_steps * total
     seconds, peak = study(args.device, args.seeds, args.tasks)
     result = {
+        "provenance": {
+            "command": " ".join(["python", *sys.argv]),
+            "commit": commit(),
+            "date": now(),
+            "versions": versions(),
+            "hardware": hardware(torch.device(args.device)),
+        },
         "device": args.device,
         "seeds": count,
         "tasks": args.tasks,
