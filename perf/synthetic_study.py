@@ -76,9 +76,9 @@ def _bare_task(model: nn.Module, x, y, train, task: int) -> int:
     return done
 
 
-def study(device: str, seeds: str, tasks: int) -> tuple[float, float]:
-    """Seconds, from start to end of the command, and peak GiB (of the largest process, times how
-    many there are)."""
+def study(device: str, seeds: str, tasks: int) -> tuple[float, float, list[float]]:
+    """Seconds from start to end of the command, peak GiB (of the largest process, times how many
+    there are) and the seconds of each stack, which leave out planning and imports."""
     with tempfile.TemporaryDirectory() as folder:
         text = STUDY.read_text(encoding="utf-8").replace(
             "[train]", f"[data]\ntasks = {tasks}\n\n[train]"
@@ -101,8 +101,10 @@ def study(device: str, seeds: str, tasks: int) -> tuple[float, float]:
         begin = time.perf_counter()
         subprocess.run(command, check=True)
         seconds = time.perf_counter() - begin
+        timings = sorted((Path(folder) / "out").glob("stacks/*/timing.json"))
+        stacks = [json.loads(path.read_text(encoding="utf-8"))["seconds"] for path in timings]
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    return seconds, peak * jobs
+    return seconds, peak * jobs, stacks
 
 
 def main() -> int:
@@ -127,7 +129,7 @@ def main() -> int:
     sample = list(range(0, args.tasks, max(1, args.tasks // 40)))
     bare_seconds, bare_steps = bare(sample, args.device)
     bare_total = bare_seconds / bare_steps * total
-    seconds, peak = study(args.device, args.seeds, args.tasks)
+    seconds, peak, stacks = study(args.device, args.seeds, args.tasks)
     result = {
         "provenance": {
             "command": " ".join(["python", *sys.argv]),
@@ -140,6 +142,7 @@ def main() -> int:
         "seeds": count,
         "tasks": args.tasks,
         "study_seconds": seconds,
+        "stack_seconds": stacks,
         "bare_seconds_scaled": bare_total,
         "ratio": bare_total / seconds,
         "peak_gib": peak,
