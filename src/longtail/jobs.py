@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from longtail import benchmarks
 from longtail.files import write_json
@@ -190,8 +193,19 @@ def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None
     except Exception as error:
         record_failure(folder, f"{type(error).__name__}: {error}", traceback.format_exc())
         return f"{type(error).__name__}: {error}"
+    finally:
+        _free_device()
     (folder / "error.json").unlink(missing_ok=True)
     return None
+
+
+def _free_device() -> None:
+    """Give back what a run held on a GPU: its parts refer to one another, so they wait for the
+    collector, which knows nothing of the device's memory.
+    """
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _clear_damaged(path: Path) -> None:
