@@ -11,7 +11,7 @@ ROOT = Path(longtail.__file__).parent
 LAYERS = (  # bottom first; CONTRIBUTING.md has the same, top first
     "downloads files labels machine modes progress reading stopping values",
     "random columns factored examples objectives sequences sources tasks metrics optim",
-    "memory replicas storage stacked_linear",
+    "memory replicas storage stacked_linear regressions",
     "methods models benchmarks",
     "policies best_epoch evaluation graphs recording training",
     "snapshot settings assembly session run_folder",

@@ -67,6 +67,11 @@ class _Joined(torch.autograd.Function):
         return grad.contiguous().unbind(0)
 
 
+def all_as_one(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The tensors as one, [P, ...], without history; None where they do not lie end to end."""
+    return _as_one(tensors) if _end_to_end(tensors) else None
+
+
 def _as_one(tensors: Sequence[Tensor]) -> Tensor:
     first = tensors[0]
     strides = (first.numel(), *first.stride())
@@ -83,7 +88,7 @@ def linear(layers: Sequence[nn.Linear], h: Tensor, folded: bool) -> Tensor:
     if P == 1 and not shared_rows:
         return _affine(h[0] if folded else h, weights[0], biases[0]).unsqueeze(0)
     regressions = not folded and not shared_rows and out == 1 and biases[0] is None
-    if regressions and not h.requires_grad and not _is_special(h) and _end_to_end(weights):
+    if regressions and not h.requires_grad and not is_special(h) and _end_to_end(weights):
         left, right = (h.left, h.right) if isinstance(h, Factored) else (h, None)
         return _Regressions.apply(left, right, *weights)  # pyright: ignore[reportReturnType]
     # Joining first layers takes a copy, [P, S, out, in] -> [S, P * out, in].
@@ -104,7 +109,7 @@ def linear(layers: Sequence[nn.Linear], h: Tensor, folded: bool) -> Tensor:
     return product.unflatten(2, (P, out)).permute(2, 0, 1, 3)
 
 
-def _is_special(h: Tensor) -> bool:
+def is_special(h: Tensor) -> bool:
     """Whether autocast or a compiler wants to see the products themselves."""
     return torch.compiler.is_compiling() or torch.is_autocast_enabled(h.device.type)
 
