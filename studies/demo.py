@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,8 +26,15 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-19", help="runs, such as 0-19")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="study folder")
     args = parser.parse_args()
-    command = ["study", str(STUDY), "--seeds", args.seeds, "--out", str(args.out)]
+    command = ["study", str(STUDY), "--seeds", args.seeds, "--out", str(args.out), "--no-report"]
     code = longtail([*command, "--jobs", str(min(len(os.sched_getaffinity(0)), 4))])
+    if code:
+        return code
+    # The page and the figures take as long as each other: one draws while the other is written.
+    page = [sys.executable, "-m", "longtail.cli", "report", str(args.out), "--no-figures"]
+    with subprocess.Popen([*page, "--quiet"], stdout=subprocess.DEVNULL) as writing:
+        code = longtail(["report", str(args.out), "--no-page"])
+        code = writing.wait() or code
     figures = sorted((args.out / "figures").glob("*difference*.svg"))
     for path in figures or sorted((args.out / "figures").glob("*.svg")):
         print(f"figure: {path}")
