@@ -89,7 +89,8 @@ def as_transformers(model: Any) -> Any:
     theirs = LlamaForCausalLM(config)
     state = theirs.state_dict()
     width = c.width
-    for i, block in enumerate(model.blocks):
+    blocks: Any = model.blocks
+    for i, block in enumerate(blocks):
         name = f"model.layers.{i}."
         parts = block.qkv.weight.detach().split([h * width for h in block.heads])
         for letter, part in zip("qkv", parts, strict=True):
@@ -156,7 +157,8 @@ def training(run: Any, steps: int) -> dict[str, Any]:
             step(run, examples, index)
 
     run.model.train()
-    bare(), ours()
+    bare()
+    ours()
     times: dict[str, list[float]] = {"bare": [], "ours": []}
     for _ in range(3):
         times["bare"].append(seconds(bare))
