@@ -162,10 +162,19 @@ def test_a_plain_encoder_gets_a_fresh_region_projection(tmp_path: Path) -> None:
     torch.manual_seed(4)
     model = from_pretrained(tmp_path, width=134, answers=5, dropout=0.0)
     assert model.region.weight.shape == (HIDDEN, 134)
-    assert model.region_norm is None
+    assert model.region_norm is not None
     assert torch.equal(
         model.encoder.get_parameter("qkv_weight"), encoder.get_parameter("qkv_weight")
     )
+
+
+def test_oscar_without_a_norm_of_regions_has_none(tmp_path: Path) -> None:
+    state = oscar_checkpoint(tmp_path, {"bert.LayerNorm.weight": None, "bert.LayerNorm.bias": None})
+    model = from_pretrained(tmp_path, WIDTH, ANSWERS, classifier=True).eval()
+    assert model.region_norm is None
+    inputs = batch()
+    with torch.no_grad():
+        assert torch.allclose(model(inputs), reference(state, inputs), atol=1e-4)
 
 
 def test_a_classifier_is_left_unless_asked_for(tmp_path: Path) -> None:
@@ -216,3 +225,35 @@ def test_gradients_of_single_examples_can_be_had() -> None:
     single = Fisher(model, CLASSIFICATION, "example")(examples)
     assert all(torch.isfinite(f).all() for f in single)
     assert sum(float(f.sum()) for f in single) > 0
+
+
+@pytest.mark.slow
+def test_a_question_learns_to_find_its_region() -> None:
+    """What colour is the X? The answer is in one of four regions, found by what X looks like."""
+    torch.manual_seed(0)
+    types, colours, width = 12, 6, 24
+    of_type, of_colour = torch.randn(types, width), torch.randn(colours, width)
+    shape = EncoderConfig(types + 4, hidden=64, layers=2, heads=4, intermediate=128, positions=8)
+    model = VisionLanguage(Encoder(shape), width + 6, colours, region_norm=1e-12)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    right = 0.0
+    for _ in range(2000):
+        kind = torch.rand(64, types).argsort(1)[:, :4]
+        colour, place = torch.randint(colours, (64, 4)), torch.randint(4, (64, 1))
+        seen = of_type[kind] + of_colour[colour] + 0.3 * torch.randn(64, 4, width)
+        asked = kind.gather(1, place) + 4
+        inputs = {
+            "ids": torch.cat([torch.tensor([[1, 2]]).expand(64, 2), asked], 1),
+            "cut": torch.full((64,), 3),
+            "regions": torch.cat([seen, torch.rand(64, 4, 6)], -1),
+            "count": torch.full((64,), 4),
+        }
+        answer = colour.gather(1, place).squeeze(1)
+        outputs = model(inputs)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(outputs, answer).backward()
+        optimizer.step()
+        right = 0.98 * right + 0.02 * float((outputs.argmax(-1) == answer).float().mean())
+        if right > 0.9:
+            break
+    assert right > 0.9

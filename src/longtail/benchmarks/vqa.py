@@ -24,7 +24,7 @@ from longtail.benchmarks.gqa_sources import prepare
 from longtail.benchmarks.vqa_table import QuestionTable
 from longtail.benchmarks.vqa_tokens import ROUND, WordPiece, compact, encode
 from longtail.models.encoder import Encoder, EncoderConfig
-from longtail.models.vision_language import VisionLanguage
+from longtail.models.vision_language import NORM, VisionLanguage
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence
 
 __all__ = [
@@ -162,7 +162,7 @@ def make_model(
             config = EncoderConfig(
                 vocab=len(kept), positions=tokens, dropout=settings.dropout, **TINY
             )
-            return VisionLanguage(Encoder(config), width, answers)
+            return VisionLanguage(Encoder(config), width, answers, region_norm=NORM)
         from longtail.models.vision_language_weights import from_pretrained
 
         return from_pretrained(settings.backbone, width, answers, kept.tolist(), settings.dropout)

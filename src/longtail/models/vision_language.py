@@ -5,7 +5,7 @@ r"""Questions about images: one transformer over words, object tags and regions,
 
 Token types are 0 for the question and 1 for the tags; words have positions, regions have none:
 where a region is stands in its last six numbers (corners, width and height of its box). The norm of
-regions is there where a checkpoint has one. (Li et al., 2020: Oscar.)
+regions is left out where a checkpoint of Oscar has none. (Li et al., 2020: Oscar.)
 
 Runs alone or as a stack of P policies x S seeds, see `encoder.py`.
 """
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from longtail.models.encoder import Encoder, Stacked
 from longtail.models.mlp import MLP
 
+NORM = 1e-12  # epsilon of the regions' norm in Oscar
 OWN = ("region", "region_norm", "pooler", "classifier")
 
 
