@@ -1,7 +1,8 @@
 """The Triton kernels of `encoder_fused` for attention: no [T, T] matrix ever reaches memory.
 
 A program has a block of queries (in backward, of queries or of keys) of one head of one sequence
-and goes over all blocks of the other side. See `encoder_kernels` for rows, models and sums.
+and goes over all blocks of the other side, up to the sequence's last real token; outputs after it
+are 0. See `encoder_kernels` for rows, models and sums.
 """
 
 import triton
@@ -26,9 +27,17 @@ def _kept_pairs(seeds, s, b, B, salt, head, t, u, HEADS: tl.constexpr, DROP: tl.
 
 
 @triton.jit
+def _blocks_until(mask, block, T, LONG: tl.constexpr, BLOCK: tl.constexpr):
+    """Where to stop on the other side: after the last real token; at once for a block after it."""
+    t = tl.arange(0, LONG)
+    last = tl.max(tl.where(tl.load(mask + t, t < T, 0) != 0, t + 1, 0), 0)
+    return tl.where(block * BLOCK < last, last, 0)
+
+
+@triton.jit
 def attention_forward(
     qkv, qkv_bias, mask, relative, out, lse, seeds, S, B, T, stride, salt, factor,
-    HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """softmax(q k' / √d + relative) v for a block of queries of one head of one sequence.
@@ -47,7 +56,8 @@ def attention_forward(
     top = tl.full([BLOCK], -1e30, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     mixed = tl.zeros([BLOCK, D], tl.float32)
-    for start in range(0, T, BLOCK):
+    stop = _blocks_until(mask, tl.program_id(2), T, LONG, BLOCK)
+    for start in range(0, stop, BLOCK):
         u = start + tl.arange(0, BLOCK)
         k = _heads(qkv, qkv_bias, u, T, 1, HEADS, D).to(half)
         score = tl.dot(q, tl.trans(k))
@@ -73,7 +83,7 @@ def attention_forward(
 @triton.jit
 def _queries_backward(
     dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, drelative, seeds,
-    s, b, head, t, B, T, salt, factor,
+    s, b, head, t, stop, B, T, salt, factor,
     HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
@@ -87,7 +97,7 @@ def _queries_backward(
     along = tl.sum(do.to(tl.float32) * mixed, 1)[:, None]
     top = tl.load(lse + t, t < T, 0.0)[:, None]
     dq = tl.zeros([BLOCK, D], tl.float32)
-    for start in range(0, T, BLOCK):
+    for start in range(0, stop, BLOCK):
         u = start + tl.arange(0, BLOCK)
         both = (t < T)[:, None] & (u < T)[None, :]
         k = _heads(qkv, qkv_bias, u, T, 1, HEADS, D).to(half)
@@ -112,7 +122,7 @@ def _queries_backward(
 @triton.jit
 def _keys_backward(
     dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, seeds,
-    s, b, head, t, B, T, salt, factor,
+    s, b, head, t, stop, B, T, salt, factor,
     HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
@@ -124,7 +134,7 @@ def _keys_backward(
     seen = (tl.load(mask + t, t < T, 0) != 0)[:, None]
     dk = tl.zeros([BLOCK, D], tl.float32)
     dv = tl.zeros([BLOCK, D], tl.float32)
-    for start in range(0, T, BLOCK):
+    for start in range(0, stop, BLOCK):
         u = start + tl.arange(0, BLOCK)
         both = seen & (u < T)[None, :]
         q = (_heads(qkv, qkv_bias, u, T, 0, HEADS, D) * factor).to(half)
@@ -156,7 +166,7 @@ def _keys_backward(
 def attention_backward(
     dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, drelative, seeds,
     S, B, T, stride, salt, factor, model_stride,
-    HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    HEADS: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """Gradient of `attention_forward`: half of the programs have a block of queries, half of keys.
@@ -177,13 +187,14 @@ def attention_backward(
     drelative += ((r * B + b) * HEADS + head).to(tl.int64) * T * T
     partial += r.to(tl.int64) * model_stride + (b * blocks + block) * (3 * HEADS * D) + head * D
     t = block * BLOCK + tl.arange(0, BLOCK)
+    stop = _blocks_until(mask, block, T, LONG, BLOCK)
     if tl.program_id(2) < blocks:
         _queries_backward(
             dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, drelative, seeds,
-            s, b, head, t, B, T, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
+            s, b, head, t, stop, B, T, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
         )  # fmt: skip
     else:
         _keys_backward(
             dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, seeds,
-            s, b, head, t, B, T, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
+            s, b, head, t, stop, B, T, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
         )  # fmt: skip

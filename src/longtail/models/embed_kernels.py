@@ -38,25 +38,30 @@ def embed_forward(
 
 @triton.jit
 def scatter_rows(
-    dz, ids, grad, N, V, skip, H: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr
+    dz, ids, grad, N, V, skip, H: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """grad[id] = Σ dz of the tokens that are `id`, by the program of the first of them, in order.
+    """grad[id] = Σ dz of the tokens that are `id`, written by the first of them.
 
-    No atomics: the sum is the same in every run. Rows of `skip`, padding, get no gradient.
+    The sum is a product with the matrix of "is the same token": no atomics, hence the same bits in
+    every run, and a word that comes often takes no longer. Rows of `skip`, padding, get none.
     """
-    n, s = tl.program_id(0), tl.program_id(1)
-    mine = tl.load(ids + s * N + n)
-    if mine != skip:
-        at = tl.arange(0, MANY)
-        same = (tl.load(ids + s * N + at, at < N, -1) == mine) & (at < N)
-        if tl.min(tl.where(same, at, MANY), 0) == n:
-            h = tl.arange(0, WIDE)
-            total = tl.zeros([WIDE], tl.float32)
-            j = n
-            for _ in range(tl.sum(same.to(tl.int32), 0)):
-                total += tl.load(dz + (s * N + j).to(tl.int64) * H + h, h < H, 0.0)
-                j = tl.min(tl.where(same & (at > j), at, MANY), 0)
-            tl.store(grad + (s.to(tl.int64) * V + mine) * H + h, total, h < H)
+    s = tl.program_id(2)
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    h = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    ids += s * N
+    dz += (s * N).to(tl.int64) * H
+    mine = tl.load(ids + n, n < N, skip)
+    before = tl.zeros([ROWS], tl.int32)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, N, ROWS):
+        j = start + tl.arange(0, ROWS)
+        same = (mine[:, None] == tl.load(ids + j, j < N, -1)[None, :]).to(tl.int32)
+        before += tl.sum(tl.where(j[None, :] < n[:, None], same, 0), 1)
+        values = tl.load(dz + j[:, None] * H + h[None, :], (j < N)[:, None] & (h < H)[None, :], 0.0)
+        total += tl.dot(same.to(tl.float32), values, input_precision="tf32x3")
+    into = grad + (s.to(tl.int64) * V + mine)[:, None] * H + h[None, :]
+    first = ((before == 0) & (mine != skip))[:, None]
+    tl.store(into, total, first & (h < H)[None, :])
 
 
 @triton.jit

@@ -27,7 +27,8 @@ from longtail.models.encoder_config import LAYER, TABLES, EncoderConfig, Stacked
 from longtail.models.encoder_pass import ROWS, LayerPass, kernels, warps, wide
 
 LONGEST = 512  # tokens of a sequence that attention takes
-TOKENS = 8192  # tokens of a model's batch up to which rows of the word table find each other
+TOKENS = 8192  # tokens of a model's batch up to which equal words find each other
+SCATTER = (32, 64)  # tokens and columns of a block of their gradient
 
 
 def usable(config: EncoderConfig, x: Tensor, tokens: int) -> bool:
@@ -70,13 +71,9 @@ def embed(
     """[R, B, T, H] in fp32, before dropout."""
     P, S = stacked.lead
     index = [_rows(x, S) for x in (ids, types, positions)]
-    names = [name for name in TABLES if name in stacked.parts]
-    outs = []
-    for p in range(P):
-        tables = [stacked.parts[name][p] for name in names]
-        gain, shift = (stacked.parts[f"embed_{kind}"][p] for kind in ("gain", "shift"))
-        outs.append(_Embed.apply(config, *index, gain, shift, *tables))
-    return outs[0] if P == 1 else torch.cat(outs)
+    names = ["embed_gain", "embed_shift", *(name for name in TABLES if name in stacked.parts)]
+    parts = [part for name in names for part in stacked.parts[name]]
+    return _Embed.apply(config, P, *index, *parts)  # pyright: ignore[reportReturnType]
 
 
 def encode(
@@ -99,63 +96,70 @@ def _rows(index: Tensor | None, S: int) -> Tensor | None:
 
 
 class _Embed(torch.autograd.Function):
-    """One member: tables [S, rows, H], ids [S, B, T] to [S, B, T, H]."""
+    """Ids [S, B, T] to [R, B, T, H]; P parts of gain, shift and each table, [S, ...]."""
 
     @staticmethod
     def forward(  # pyright: ignore
         ctx: Any,
         config: EncoderConfig,
+        P: int,
         ids: Tensor,
         types: Tensor | None,
         positions: Tensor | None,
-        gain: Tensor,
-        shift: Tensor,
-        *tables: Tensor,
+        *parts: Tensor,
     ) -> Tensor:
         (S, B, T), H = ids.shape, config.hidden
-        z, y = (torch.empty(S, B, T, H, device=ids.device) for _ in range(2))
-        mean, rstd = (torch.empty(S, B * T, device=ids.device) for _ in range(2))
-        word, position, *kind = tables
-        kernels("embed_kernels").embed_forward[(S * B * T,)](
-            word, position, kind[0] if kind else word, ids,
-            ids if positions is None else positions, ids if types is None else types,
-            gain, shift, z, y, mean, rstd, B * T, T, config.vocab, config.positions, config.types,
-            config.position_offset, config.eps, config.hidden, wide(H), positions is not None,
-            bool(kind), bool(kind) and types is not None,
-        )  # fmt: skip
-        ctx.config, ctx.kept = config, (ids, types, positions, gain, z, mean, rstd)
+        gains, shifts, words, places, *kinds = (parts[i : i + P] for i in range(0, len(parts), P))
+        z, y = (torch.empty(P * S, B, T, H, device=ids.device) for _ in range(2))
+        mean, rstd = (torch.empty(P * S, B * T, device=ids.device) for _ in range(2))
+        outs = zip(*(x.chunk(P) for x in (z, y, mean, rstd)), strict=True)
+        for p, out in enumerate(outs):
+            kernels("embed_kernels").embed_forward[(S * B * T,)](
+                words[p], places[p], kinds[0][p] if kinds else words[p], ids,
+                ids if positions is None else positions, ids if types is None else types,
+                gains[p], shifts[p], *out, B * T, T, config.vocab, config.positions, config.types,
+                config.position_offset, config.eps, config.hidden, wide(H), positions is not None,
+                bool(kinds), bool(kinds) and types is not None,
+            )  # fmt: skip
+        ctx.config, ctx.index = config, (ids, types, positions)
+        ctx.kept = gains, z, mean, rstd
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         config: EncoderConfig = ctx.config
-        ids, types, positions, gain, z, mean, rstd = ctx.kept
-        (S, B, T), H, N = ids.shape, config.hidden, ids[0].numel()
+        ids, types, positions = ctx.index
+        gains, z, mean, rstd = ctx.kept
+        P, (S, B, T), H, N = len(gains), ids.shape, config.hidden, ids[0].numel()
+        gain = gains[0] if P == 1 else torch.cat(gains)
         dz, blocks = torch.empty_like(z), -(-N // ROWS)
-        partial = z.new_empty(2, S, blocks, H)
-        kernels("encoder_kernels").norm_backward[(blocks, S)](
+        partial = z.new_empty(2, P * S, blocks, H)
+        kernels("encoder_kernels").norm_backward[(blocks, P * S)](
             dy.contiguous(), dy, z, z, gain, gain, mean, rstd, dz, dz, partial, ids, N, S, H, 0,
             partial.stride(0), partial.stride(1), H, wide(H), ROWS, 0.0, False, False,
             num_warps=warps(H),
         )  # fmt: skip
-        dgain, dshift = partial.sum(2)
-        grads: list[Tensor | None] = [None] * len(ctx.needs_input_grad[6:])
-        needs = ctx.needs_input_grad[6:]
-        if needs[0]:
-            grads[0] = _scattered(dz, ids, config.vocab, config.pad)
-        if any(needs[1:]):
-            sums = z.new_empty(S, T, 2, H)
-            rows = z.new_empty(S, config.positions, H)
-            kernels("embed_kernels").places_backward[(config.positions, S)](
-                dz, ids if types is None else types, rows, sums, B, T, config.positions,
-                config.position_offset, H, wide(H), types is not None,
-            )  # fmt: skip
-            if positions is not None:
-                rows = _scattered(dz, positions, config.positions, -1)
-            grads[1] = rows
-            if len(needs) > 2:
-                grads[2] = sums.sum(1)[:, : config.types].contiguous()
-        return None, None, None, None, dgain, dshift, *grads
+        grads: list[Tensor | None] = [x for part in partial.sum(2) for x in part.chunk(P)]
+        needs = [any(ctx.needs_input_grad[5 + i : 5 + i + P]) for i in range(2 * P, 5 * P, P)]
+        words: list[Tensor | None] = [None] * P
+        rows, types_of = list(words), list(words)
+        sums = z.new_empty(P * S, T, 2, H)
+        for p, (d, s) in enumerate(zip(dz.chunk(P), sums.chunk(P), strict=True)):
+            if needs[0]:
+                words[p] = _scattered(d, ids, config.vocab, config.pad)
+            if any(needs[1:]):
+                place = z.new_empty(S, config.positions, H)
+                kernels("embed_kernels").places_backward[(config.positions, S)](
+                    d, ids if types is None else types, place, s, B, T, config.positions,
+                    config.position_offset, H, wide(H), types is not None,
+                )  # fmt: skip
+                if positions is not None:
+                    place = _scattered(d, positions, config.positions, -1)
+                rows[p] = place
+        if needs[2]:
+            types_of = list(sums.sum(1)[:, : config.types].contiguous().chunk(P))
+        given = [*grads, *words, *rows, *types_of]
+        return None, None, None, None, None, *given[: len(ctx.needs_input_grad) - 5]
 
 
 def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
@@ -168,9 +172,8 @@ def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
         ]
         return torch.stack(parts)
     grad = dz.new_zeros(S, rows, H)
-    many = 1 << (B * T - 1).bit_length()
-    scatter = kernels("embed_kernels").scatter_rows
-    scatter[(B * T, S)](dz, ids, grad, B * T, rows, skip, H, wide(H), many, num_warps=1)
+    grid = (-(-B * T // SCATTER[0]), -(-H // SCATTER[1]), S)
+    kernels("embed_kernels").scatter_rows[grid](dz, ids, grad, B * T, rows, skip, H, *SCATTER)
     return grad
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.models.encoder_config import LAYER, MATRICES, EncoderConfig
+from longtail.models.encoder_config import LAYER, MATRICES, VECTORS, EncoderConfig
 
 HALF = torch.bfloat16  # what products take
 BESIDE = True  # gradients of matrices on a stream of their own: small ones leave a GPU half idle
 ROWS = 4  # of a block in the norms' backward
-QUERIES = 64  # of a block of attention, and keys
+QUERIES = 32  # of a block of attention, and keys
 GELU = (8, 256)  # rows and columns of a block
 # Which of a layer's random numbers: attention's, its output's, the feed-forward's.
 _ATTENTION, _MIXED, _INNER = range(3)
@@ -201,8 +201,9 @@ class LayerPass:
         kernel[(self.R * self.B, self.config.heads, times * -(-self.T // QUERIES))](
             *given, bias, self.seen, bias if self.relative is None else self.relative, *out,
             self.seeds, self.S, self.B, self.T, bias.stride(0), self._salt(layer, _ATTENTION),
-            head**-0.5, *strides, self.config.heads, head, QUERIES,
-            self.relative is not None, self.drop, num_warps=4 if head <= 32 else 8,
+            head**-0.5, *strides, self.config.heads, head, max(16, wide(self.T)), QUERIES,
+            self.relative is not None, self.drop, num_warps=4,
+            num_stages=1,
         )  # fmt: skip
 
     def _weight_gradient(self, name: str, layer: int, dy: Tensor, x: Tensor) -> None:
@@ -221,20 +222,23 @@ _NORMS = {_MIXED: ("out_bias", "attention"), _INNER: ("down_bias", "output")}
 
 
 def _joined(parts: Sequence[Tensor], P: int) -> dict[str, Tensor]:
-    """Each of LAYER as [R, L, ...]: matrices in bf16, all cast and joined by one operation."""
-    values: dict[str, Tensor] = {}
-    into: list[Tensor] = []
-    source: list[Tensor] = []
-    for i, name in enumerate(LAYER):
-        own = parts[i * P : (i + 1) * P]
-        if P == 1 and name not in MATRICES:
-            values[name] = own[0]
-            continue
-        shape = (P * own[0].shape[0], *own[0].shape[1:])
-        kind = HALF if name in MATRICES else torch.float32
-        values[name] = torch.empty(shape, dtype=kind, device=own[0].device)
-        into += values[name].chunk(P)
-        source += own
+    """Each of LAYER as [R, L, ...]: matrices in bf16."""
+    own = {name: parts[i * P : (i + 1) * P] for i, name in enumerate(LAYER)}
+    values = {name: own[name][0] for name in VECTORS} if P == 1 else _copied(own, VECTORS, None)
+    return values | _copied(own, MATRICES, HALF)
+
+
+def _copied(
+    own: dict[str, Sequence[Tensor]], names: Sequence[str], kind: torch.dtype | None
+) -> dict[str, Tensor]:
+    """The parts of each name end to end, by one launch for all: it takes one pair of dtypes."""
+    values, into, source = {}, [], []
+    for name in names:
+        parts = own[name]
+        shape = (len(parts) * parts[0].shape[0], *parts[0].shape[1:])
+        values[name] = torch.empty(shape, dtype=kind or parts[0].dtype, device=parts[0].device)
+        into += values[name].chunk(len(parts))
+        source += parts
     torch._foreach_copy_(into, source)
     return values
 
