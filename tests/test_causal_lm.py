@@ -15,7 +15,7 @@ from longtail.models import causal_lm
 from longtail.models.causal_lm import ANSWERS, TOP, load, trainable, with_adapters
 from longtail.models.causal_lm_generate import Generator
 from longtail.models.causal_lm_hf import TransformersLM
-from longtail.models.causal_lm_llama import Llama, LlamaConfig, is_llama
+from longtail.models.causal_lm_llama import Llama, LlamaConfig, is_llama, read_weights
 from longtail.models.causal_lm_tokens import Bytes, load_tokens
 from longtail.tasks import Ragged
 
@@ -294,3 +294,10 @@ def gguf_names() -> dict[str, str]:
     from longtail.models.causal_lm_gguf import _NAMES
 
     return _NAMES
+
+
+def test_broken_weights_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+    with pytest.raises(ValueError, match=r"model\.safetensors cannot be read"):
+        read_weights(path)

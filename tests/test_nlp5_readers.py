@@ -68,6 +68,9 @@ def test_squad_names_what_is_damaged(tmp_path: Path) -> None:
         nlp5_squad.read(write(tmp_path / "b.json", '{"data":\n oops}'))
     with pytest.raises(ValueError, match=r"c\.json is not SQuAD"):
         nlp5_squad.read(write(tmp_path / "c.json", {"rows": []}))
+    empty = paragraph(question="Who?", answers=[{"text": " ", "answer_start": 0}])
+    with pytest.raises(ValueError, match="question 0: an answer without text"):
+        nlp5_squad.read(write(tmp_path / "d.json", empty))
 
 
 NUMBERS = {"sel": 0, "agg": 3, "conds": [[1, 0, 3], [2, 1, "a  b"]]}
@@ -249,6 +252,14 @@ def test_files_stand_in_for_what_is_missing(tmp_path: Path) -> None:
     assert found["test"] == [tmp_path / "squad/dev-v1.1.json"]
     with pytest.raises(ValueError, match=r"no training file; put train_binary_sent\.csv"):
         nlp5_files.files_of(tmp_path, "sst")
+
+
+def test_a_task_without_questions_is_refused(tmp_path: Path) -> None:
+    turn = {"transcript": "Bye", "system_acts": [], "belief_state": []}
+    write(tmp_path / "woz/woz_train_en.json", [{"dialogue": [turn]}])
+    write(tmp_path / "woz/woz_test_en.json", [])
+    with pytest.raises(ValueError, match=r"woz_test_en\.json: no question in it"):
+        nlp5_files.read_task(tmp_path, "woz")
 
 
 def test_the_miniature_scores_its_own_answers() -> None:

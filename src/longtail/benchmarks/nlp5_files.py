@@ -114,6 +114,9 @@ def read_task(folder: Path, task: str) -> tuple[list[Example], list[Example]]:
         [example for path in files[kind] for example in READERS[task](path)]
         for kind in ("train", "test")
     )
+    for kind, found in (("train", train), ("test", test)):
+        if not found:
+            raise ValueError(f"{', '.join(map(str, files[kind]))}: no question in it")
     return train, test
 
 

@@ -67,6 +67,8 @@ def _example(context: str, qa: dict[str, Any]) -> Example:
     if qa.get("is_impossible") or not found:
         return Example(context, qa["question"].strip(), (UNANSWERABLE,))
     answers = tuple(dict.fromkeys(answer["text"].strip() for answer in found))
+    if not all(answers):
+        raise ValueError("an answer without text")
     at = found[0].get("answer_start", -1)
     if context[at : at + len(answers[0])] != answers[0]:
         at = context.find(answers[0])

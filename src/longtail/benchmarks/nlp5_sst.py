@@ -73,7 +73,10 @@ def _separated(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
                 if "label" in names:
                     continue
                 if "sentence" in names:
-                    raise ValueError(f"{path} has no labels (GLUE keeps those of its test file)")
+                    raise ValueError(
+                        f"{path} has no labels (GLUE keeps those of its test file): "
+                        "take it away, and the development file is the test"
+                    )
                 names = ["label", "sentence"] if row[0].lower() in LABELS else ["sentence", "label"]
             if len(row) != len(names):
                 raise ValueError(f"{place}: {len(row)} fields, expected {len(names)}")

@@ -128,14 +128,12 @@ class Llama(AnswerModel):
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Llama:
         """From config.json and model.safetensors as transformers writes them."""
-        from safetensors.torch import load_file
-
         folder = Path(folder)
         config = LlamaConfig.from_json(read_config(folder))
         shards = sorted(folder.glob("model*.safetensors"))
         if not shards:
             raise ValueError(f"{folder} has no model.safetensors")
-        found = {k.removeprefix("model."): v for s in shards for k, v in load_file(s).items()}
+        found = {k.removeprefix("model."): v for s in shards for k, v in read_weights(s).items()}
         with torch.device("meta"):
             model = cls(config)
         state = {name: tensor.float() for name, tensor in fused(found, config).items()}
@@ -143,6 +141,17 @@ class Llama(AnswerModel):
         for parameter in model.parameters():
             parameter.requires_grad_()
         return model
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file; `ValueError` names a broken one."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
