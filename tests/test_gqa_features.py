@@ -156,6 +156,17 @@ def test_truncated_tsv_is_named_with_its_line(tmp_path: Path, cut: int) -> None:
         read(tmp_path, Problems(strict=True))
 
 
+def test_a_line_without_its_end_is_not_quoted_whole(tmp_path: Path) -> None:
+    write_tsv(tmp_path)
+    path = tmp_path / "features.tsv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0][:-30] + lines[1] + lines[2])
+    problems = Problems()
+    read(tmp_path, problems)
+    assert problems.counts[forms.TRUNCATED] == 1
+    assert len(problems.examples[forms.TRUNCATED][0]) < 200
+
+
 def test_truncated_labels_are_named(tmp_path: Path) -> None:
     write_tsv(tmp_path)
     path = tmp_path / "predictions.tsv"

@@ -61,6 +61,7 @@ def test_four_fields_are_enough(tmp_path: Path) -> None:
     [
         ({"answer": None}, questions.NO_ANSWER),
         ({"answer": " "}, questions.NO_ANSWER),
+        ({"answer": ["red"]}, questions.NO_ANSWER),
         ({"imageId": None}, questions.NO_IMAGE),
         ({"question": ""}, questions.NO_TEXT),
     ],

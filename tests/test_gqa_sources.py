@@ -120,6 +120,13 @@ def test_questions_without_features_are_counted_or_refused(tmp_path: Path) -> No
         gqa_sources.prepare(options(folder, strict=True))
 
 
+def test_where_all_features_are_left_out_it_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    write_files(folder)
+    with pytest.raises(ValueError, match=r"no task is left.*another width.*4, expected 99"):
+        gqa_sources.prepare(options(folder, feature_width=99))
+
+
 def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is no folder"):
         gqa_sources.prepare(options(tmp_path / "nowhere"))

@@ -12,7 +12,9 @@ import torch
 
 from longtail.assembly import build_run, build_stack
 from longtail.benchmarks import vqa
+from longtail.benchmarks.gqa_options import DataOptions
 from longtail.benchmarks.gqa_prepared import random_content
+from longtail.benchmarks.scene_generator import ensure_world, world_of
 from longtail.cli import main
 from longtail.evaluation import evaluate
 from longtail.models.vision_language import VisionLanguage
@@ -137,3 +139,17 @@ def test_the_miniature_runs_from_the_command_line(
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert 0 < summary["RP"] < 1
     assert {"head", "body", "tail"} <= set(summary["breakdown"])
+
+
+def test_what_is_left_out_is_said_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))
+    world = ensure_world(world_of(DataOptions(source="miniature")), tmp_path / "world")
+    path = world / "train_balanced_questions.json"
+    asked = json.loads(path.read_text())
+    first = next(iter(asked))
+    del asked[first]["answer"]
+    path.write_text(json.dumps(asked))
+    vqa.read_content(vqa.Settings(source="gqa", folder=str(world), largest_task=0))
+    assert f"question without an answer: 1 ({path.name}: question {first})" in caplog.text

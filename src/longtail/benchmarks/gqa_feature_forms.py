@@ -126,7 +126,7 @@ def read_tsv(
                     problems.note(WRONG_WIDTH, f"{where}: {len(flat) // n}, expected {width}")
                     continue
             except (ValueError, KeyError, TypeError, IndexError, binascii.Error) as error:
-                problems.note(TRUNCATED, f"{where}, image {image} ({error})")
+                problems.note(TRUNCATED, f"{where}, image {image} ({brief(error)})")
                 continue
             x = flat.reshape(n, -1) if n else flat.reshape(0, max(width, 1))
             tags, boxes, size = labels.get(image, (None, None, (0, 0)))
@@ -134,6 +134,12 @@ def read_tsv(
                 problems.note(LABELS_DIFFER, f"{where}: {n} regions, {len(tags)} labels")
                 tags, boxes = None, None
             yield ImageRegions(image, x, boxes, tags, size, where)
+
+
+def brief(error: Exception, most: int = 80) -> str:
+    """What an error says, without the line of a megabyte that it may quote."""
+    text = str(error)
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _counted_features(columns: list[str]) -> tuple[int, str]:
@@ -195,7 +201,7 @@ def _labels(paths: Iterable[Path], wanted: Container[str], problems: Problems) -
                     boxes = np.array([each["rect"] for each in objects], np.float32).reshape(-1, 4)
                 found[columns[0]] = [str(each["class"]) for each in objects], boxes, size
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                problems.note(TRUNCATED, f"{path.name}, line {number} ({error})")
+                problems.note(TRUNCATED, f"{path.name}, line {number} ({brief(error)})")
     return found
 
 

@@ -129,4 +129,5 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else str(value).strip()
+    """A text or a number; a list or an object where one should be counts as missing."""
+    return str(value).strip() if isinstance(value, str | int | float) else ""

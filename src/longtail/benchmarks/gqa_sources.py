@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.benchmarks.gqa_features import find_features, fingerprint, read_regions
+from longtail.benchmarks.gqa_features import MISSING, find_features, fingerprint, read_regions
 from longtail.benchmarks.gqa_options import DataOptions
 from longtail.benchmarks.gqa_prepared import PreparedVQA, Regions, whole_folder
 from longtail.benchmarks.gqa_questions import question_files, read_questions
@@ -25,7 +25,9 @@ from longtail.downloads import cache_folder
 NO_FEATURES = "question whose image has no features, left out"
 EMPTY_TASK = "object left without training or test questions, no task"
 
-VERSION = 1
+_FOLLOWS = (NO_FEATURES, EMPTY_TASK, MISSING)  # what is wrong because something else is
+
+VERSION = 2
 """Of the prepared form; a change makes old caches unused."""
 
 
@@ -218,7 +220,9 @@ def with_regions(prepared: PreparedVQA, regions: Regions, problems: Problems) ->
     for i in sorted(set(range(len(prepared.task_names))) - set(alive)):
         problems.note(EMPTY_TASK, prepared.task_names[i])
     if not alive:
-        raise ValueError("no task is left: none of the questions' images has features")
+        others = [line for line in problems.lines() if not line.startswith(_FOLLOWS)]
+        why = "; ".join(others[:3]) or "they are named in no file of features"
+        raise ValueError(f"no task is left: none of the questions' images has features ({why})")
     arrays: dict[str, Any] = {"images": np.where(seen, images, 0)}
     for part, rows in parts.items():
         kept = [rows[i] for i in alive]

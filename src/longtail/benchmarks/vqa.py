@@ -6,6 +6,7 @@ world in the same form (`gqa_sources.py`), the model is Oscar's (`models/vision_
 """
 
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -21,6 +22,7 @@ from longtail.benchmarks.gqa_data import data_command
 from longtail.benchmarks.gqa_options import DataOptions
 from longtail.benchmarks.gqa_prepared import PreparedVQA, Regions
 from longtail.benchmarks.gqa_sources import prepare
+from longtail.benchmarks.gqa_stream import Problems
 from longtail.benchmarks.vqa_table import QuestionTable
 from longtail.benchmarks.vqa_tokens import ROUND, WordPiece, compact, encode
 from longtail.models.encoder import Encoder, EncoderConfig
@@ -38,8 +40,10 @@ __all__ = [
     "save",
 ]
 
+log = logging.getLogger(__name__)
+
 STACKABLE = True  # the data depend on world_seed, not on the run's seed
-# The paper's, and where it is silent Oscar's own for GQA (weight decay, clipping).
+# The paper's; where it is silent, weight decay as in Oscar's commands for GQA, the rest our choice.
 TRAIN: dict[str, Any] = {
     "epochs": 4,
     "batch_size": 32,
@@ -113,7 +117,12 @@ def read_content(settings: Settings) -> PreparedVQA:
         if not (folder / "names.json").exists():
             raise ValueError(f"{folder} is no prepared benchmark: it has no names.json")
         return PreparedVQA.load(folder, Regions.load(folder / "regions"))
-    return prepare(replace(settings, source="miniature") if settings.miniature else settings)
+    problems = Problems(settings.strict)
+    source = replace(settings, source="miniature") if settings.miniature else settings
+    content = prepare(source, problems)
+    for line in problems.lines():
+        log.warning("%s", line)
+    return content
 
 
 def save(content: PreparedVQA, folder: Path) -> None:
