@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from longtail.benchmarks.wsd_tasks import PAIRS
 from longtail.examples import Ragged
+from longtail.methods.fisher import Fisher
 from longtail.models.encoder import Encoder, EncoderConfig
 from longtail.models.hf_encoder import AutoEncoder
 from longtail.models.sentence_pairs import SentencePairs
 from longtail.replicas import Replicas
+from longtail.tasks import TensorExamples
 
 SEP = 3
 CONFIG = EncoderConfig(40, hidden=16, layers=2, heads=2, intermediate=24, positions=20)
@@ -65,6 +68,19 @@ def test_a_stack_is_its_members_one_by_one() -> None:
             alone = stack.replica(policy, seed)
             expected = alone(Ragged(inputs.padded[seed], inputs.lengths[seed]))
             torch.testing.assert_close(scores[policy, seed], expected)
+
+
+def test_the_fisher_of_single_pairs_is_their_squared_gradients() -> None:
+    torch.manual_seed(1)
+    model = SentencePairs(Encoder(CONFIG), SEP)
+    examples = TensorExamples(pairs().padded, torch.tensor([1.0, 0.0, 0.0, 1.0]))
+    found = Fisher(model, PAIRS)(examples)
+    wanted = [torch.zeros_like(p) for p in model.parameters()]
+    for i in range(4):
+        inputs, targets = examples[torch.tensor([i])]
+        grads = torch.autograd.grad(PAIRS.loss(model(inputs), targets).sum(), model.parameters())
+        wanted = [total + g**2 / 4 for total, g in zip(wanted, grads, strict=True)]
+    torch.testing.assert_close(found, wanted, atol=1e-8, rtol=1e-3)
 
 
 def test_scores_stay_in_fp32_under_autocast() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear
 from torch.utils import _pytree as pytree
 
@@ -161,7 +162,8 @@ def _add_vmapped(
     squares = vmap(grad(loss), in_dims=(None, None, 0, 0))
     if stacked:
         squares = vmap(squares)
-    grads = squares(trainable, fixed, *batch)
+    with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be batched: one call per example
+        grads = squares(trainable, fixed, *batch)
     for name, p in member.named_parameters():
         if p.requires_grad:
             total[id(p)].add_(grads[name].square_().sum(1 if stacked else 0), alpha=1 / n)

@@ -25,8 +25,6 @@ from longtail.examples import Ragged
 from longtail.models.encoder import Encoder
 from longtail.models.hf_encoder import AutoEncoder
 
-HEAD = ("inner.weight", "inner.bias", "outer.weight", "outer.bias")
-
 
 class SentencePairs(nn.Module):
     """Token ids, `Ragged` [B, T] or a tensor padded with the encoder's `pad`, to scores [B].
@@ -103,7 +101,9 @@ class SentencePairs(nn.Module):
         return first._classify(head, hidden[:, :, 0]).unflatten(0, stacked.lead)
 
     def _head(self) -> list[Tensor]:
-        return [self.get_parameter(name) for name in HEAD]
+        # not get_parameter: functional_call puts plain tensors in their place
+        layers = (self.inner, self.outer)
+        return [value for layer in layers for value in (layer.weight, layer.bias)]
 
     def _encode(self, stacked: Any, inputs: Ragged | Tensor) -> Tensor:
         assert isinstance(self.encoder, Encoder)
