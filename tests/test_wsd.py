@@ -240,6 +240,17 @@ def test_a_run_of_the_miniature_writes_its_scores_and_ranks_senses(
         assert "not one of the run's 52 words" in capsys.readouterr().err
         assert main(["wsd", "predict", out, "No such word.", "tell"]) == 2
         assert "does not stand in the sentence" in capsys.readouterr().err
+        for flags in (["--device", "nowhere"], ["--top", "0"], ["--wordnet", str(tmp_path)]):
+            word = "mouse" if "--wordnet" in flags else "tell"
+            assert main(["wsd", "predict", out, f"They {word} me.", word, *flags]) == 2
+        config = tmp_path / "run" / "config.toml"
+        config.write_text(config.read_text().replace("longest = 96", "longest = 64"))
+        capsys.readouterr()
+        assert main(["wsd", "predict", out, sentence, "tell"]) == 2
+        assert "not of the model its config.toml says" in capsys.readouterr().err
+        (tmp_path / "run" / "model.safetensors").write_bytes(b"cut off")
+        assert main(["wsd", "predict", out, sentence, "tell"]) == 2
+        assert "model.safetensors is damaged" in capsys.readouterr().err
 
 
 def test_prediction_agrees_with_the_table(tmp_path: Path) -> None:

@@ -124,6 +124,13 @@ def test_prepared_tables_come_back_as_they_were(folder: Path) -> None:
     assert again.senses[2] == ("1:06:00::", "a device")  # examples are no part of a definition
     with pytest.raises(ValueError, match="is not a prepared WSD-CL"):
         load(folder)
+    for name in ("senses.tsv", "gold.npy"):
+        path = folder / "prepared" / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:10])
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            load(folder / "prepared")
+        path.write_bytes(whole)
     meta = folder / "prepared" / "meta.json"
     meta.write_text(meta.read_text().replace('"rule": 1', '"rule": 0'))
     with pytest.raises(ValueError, match="was prepared by rule 0"):
@@ -191,6 +198,15 @@ def test_a_corpus_is_prepared_once(folder: Path, monkeypatch: pytest.MonkeyPatch
     wsd._from_corpus.cache_clear()
     found = wsd.prepared_of(wsd.Settings(backbone=backbone))
     assert np.array_equal(first.sentences, found.sentences)
+
+
+def test_without_any_files_no_tokenizer_is_looked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wsd, "load_tokenizer", None)  # by name it would ask the network
+    wsd._from_corpus.cache_clear()
+    with pytest.raises(ValueError, match="longtail data wsd"):
+        wsd.prepared_of(wsd.Settings(backbone="bert-base-uncased"))
 
 
 def test_prepare_writes_what_another_machine_needs(

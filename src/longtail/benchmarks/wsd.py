@@ -154,7 +154,7 @@ def prepared_of(settings: Settings) -> Prepared:
 @functools.lru_cache(maxsize=1)
 def _from_corpus(semcor: str, wordnet: str, backbone: str) -> Prepared:
     cache = cache_folder("wsd")
-    if not semcor and not wordnet and None in find(cache):
+    if not semcor and not wordnet and None in find(cache) and any(cache.glob("prepared-*")):
         # a machine that was given the tables and not the corpus
         made = find_prepared(cache, digest_of(backbone) or load_tokenizer(backbone).digest)
         if made is not None:

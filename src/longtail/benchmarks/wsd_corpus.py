@@ -55,7 +55,7 @@ def read_corpus(semcor: str | Path, wordnet: str | Path) -> TaggedCorpus:
     """
     found = read_semcor(semcor)
     words = {target.lemma for target in found.targets}
-    lexicon = _packaged(str(wordnet), words) or read_wordnet(wordnet, words=words)
+    lexicon = read_senses(wordnet, words)
     lemmas = sorted(words)
     number = {lemma: i for i, lemma in enumerate(lemmas)}
     targets = sorted(found.targets, key=lambda target: number[target.lemma])
@@ -79,6 +79,11 @@ def read_corpus(semcor: str | Path, wordnet: str | Path) -> TaggedCorpus:
         np.array([target.position for target in targets], np.int32),
         gold,
     )
+
+
+def read_senses(wordnet: str | Path, words: set[str]) -> WordNet:
+    """The senses of `words`, from WordNet's folder or a package's (`nltk`, `wn`)."""
+    return _packaged(str(wordnet), words) or read_wordnet(wordnet, words=words)
 
 
 def fingerprint(semcor: str | Path, wordnet: str | Path) -> str:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import safetensors.torch
 import torch
+from torch import nn
 
-from longtail.benchmarks.wordnet import Sense, read_wordnet
+from longtail.benchmarks.wordnet import Sense
 from longtail.benchmarks.wsd import Settings, make_model, prepared_of
-from longtail.benchmarks.wsd_corpus import TaggedCorpus, definition
+from longtail.benchmarks.wsd_corpus import TaggedCorpus, definition, read_senses
 from longtail.benchmarks.wsd_pairs import PairTable
 from longtail.benchmarks.wsd_prepared import Prepared, prepare
 from longtail.benchmarks.wsd_tokens import (
@@ -22,6 +24,7 @@ from longtail.benchmarks.wsd_tokens import (
     Tokenizer,
     load_tokenizer,
 )
+from longtail.machine import choose_device
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,10 @@ def rank_senses(
         sentence: plain text.
         word: as it stands in the sentence.
         lemma: its dictionary form, by default the word itself.
-        wordnet: WordNet 3.0's dict folder, for words that are not in the run's corpus.
+        wordnet: WordNet 3.0's dict folder, `nltk` or `wn`, for words not in the run's corpus.
         device: where to compute.
     """
+    where = choose_device(device)
     known = prepared_of(settings)
     tokenizer = _tokenizer(settings)
     name = (lemma or word).lower().replace(" ", "_")
@@ -61,14 +65,24 @@ def rank_senses(
     words, position = _split(sentence, word)
     one = np.zeros(1, np.int32)
     corpus = TaggedCorpus([name], [senses], [words], one, one, one + position, [(0,)])
-    table = PairTable(prepare(corpus, tokenizer), settings.longest).to(device)
+    table = PairTable(prepare(corpus, tokenizer), settings.longest).to(where)
     model = make_model(settings, known)(0)
-    model.load_state_dict(safetensors.torch.load_file(weights))
-    model = model.to(device).eval()
+    _load(model, Path(weights))
+    model = model.to(where).eval()
     with torch.no_grad():
         scores = model(table[: len(table)][0]).float().cpu().tolist()
     ranked = [Ranked(s.key, definition(s), z) for s, z in zip(senses, scores, strict=True)]
     return sorted(ranked, key=lambda sense: -sense.score)
+
+
+def _load(model: nn.Module, weights: Path) -> None:
+    try:
+        model.load_state_dict(safetensors.torch.load_file(weights))
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{weights} is damaged: {error}") from None
+    except RuntimeError as error:  # torch names every tensor in a line of its own
+        reason = " ".join(str(error).split("\n")[1:2]).strip()
+        raise ValueError(f"{weights} is not of the model its config.toml says: {reason}") from None
 
 
 def _tokenizer(settings: Settings) -> Tokenizer:
@@ -94,7 +108,7 @@ def _senses(known: Prepared, lemma: str, wordnet: str) -> list[Sense]:
             f"{lemma!r} is not one of the run's {len(known.lemmas):,} words: give its dictionary "
             "form with --lemma, or WordNet's folder with --wordnet"
         )
-    found = read_wordnet(wordnet, words={lemma}).senses.get(lemma)
+    found = read_senses(wordnet, {lemma}).senses.get(lemma)
     if not found:
         raise ValueError(f"WordNet has no {lemma!r}: give its dictionary form with --lemma")
     return found

@@ -153,18 +153,27 @@ def load(folder: str | Path) -> Prepared:
                 "prepare it again from --semcor and --wordnet"
             )
         template = Template.from_dict(meta["template"])
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+        arrays = {name: _array(folder / f"{name}.npy") for name in ARRAYS}
         lemmas = (folder / "lemmas.txt").read_text("utf-8").split("\n")
         lines = (folder / "senses.tsv").read_text("utf-8").split("\n")
     except OSError as error:
         raise ValueError(f"{folder} is not a prepared WSD-CL: {error}") from None
     except (json.JSONDecodeError, KeyError) as error:
         raise ValueError(f"{folder / 'meta.json'} is damaged: {error}") from None
-    fields = [line.split("\t") for line in lines]
+    fields = [line.split("\t", 3) for line in lines]
+    if len(fields) != arrays["tasks"][-1] or any(len(f) != 4 for f in fields):
+        raise ValueError(f"{folder / 'senses.tsv'} is damaged: prepare {folder} again")
     numbers, counts = (np.array([int(f[i]) for f in fields], np.int32) for i in (1, 2))
     senses = [(f[0], f[3]) for f in fields]
     ranks = {"numbers": numbers, "counts": counts}
     return Prepared(meta, template, lemmas, **arrays, **ranks, senses=senses)
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def find_prepared(cache: Path, tokenizer: str) -> Path | None:

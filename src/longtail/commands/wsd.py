@@ -44,6 +44,8 @@ def main(args: argparse.Namespace) -> int:
         return _prepare(args)
     from longtail.benchmarks.wsd_predict import rank_senses
 
+    if args.top is not None and args.top < 1:
+        raise ValueError(f"Invalid --top: {args.top}, should be 1 or more")
     found = rank_senses(
         _settings(args.run),
         args.run / "model.safetensors",
@@ -53,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         wordnet=args.wordnet,
         device=args.device,
     )
-    shown = found[: args.top] if args.top else found
+    shown = found[: args.top]
     if args.json:
         print(json.dumps([vars(sense) for sense in shown]))
     else:
