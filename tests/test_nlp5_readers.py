@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import json
 import os
+import random
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +255,25 @@ def test_files_stand_in_for_what_is_missing(tmp_path: Path) -> None:
     assert found["test"] == [tmp_path / "squad/dev-v1.1.json"]
     with pytest.raises(ValueError, match=r"no training file; put train_binary_sent\.csv"):
         nlp5_files.files_of(tmp_path, "sst")
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.9])
+def test_a_truncated_archive_is_named_and_nothing_is_unpacked(tmp_path: Path, kept: float) -> None:
+    path = tmp_path / "data.tar.bz2"
+    noise = random.Random(0).randbytes(1_000_000)
+    with tarfile.open(path, "w:bz2") as archive:
+        for name in ("train.jsonl", "test.jsonl"):
+            member = tarfile.TarInfo(f"data/{name}")
+            member.size = len(noise)
+            archive.addfile(member, io.BytesIO(noise))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(ValueError, match=r"data\.tar\.bz2 cannot be unpacked .*: delete it"):
+        nlp5_files._unpack(path)
+    assert os.listdir(tmp_path) == [path.name]
+    path.write_bytes(content)
+    nlp5_files._unpack(path)
+    assert (tmp_path / "test.jsonl").read_bytes() == noise
 
 
 def test_a_task_without_questions_is_refused(tmp_path: Path) -> None:

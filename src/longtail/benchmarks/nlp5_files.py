@@ -157,11 +157,11 @@ def _fetch(task: str, folder: Path, quiet: bool) -> None:
 def _unpack(path: Path) -> None:
     """The JSON lines of WikiSQL's archive, beside it."""
     try:
-        with tarfile.open(path) as archive:
+        with tarfile.open(path, "r:bz2") as archive:
             for member in archive.getmembers():
                 name = Path(member.name).name
                 source = archive.extractfile(member) if name.endswith(".jsonl") else None
                 if source is not None:
                     (path.parent / name).write_bytes(source.read())
-    except tarfile.TarError as error:
-        raise ValueError(f"{path} cannot be unpacked: {error}") from None
+    except (tarfile.TarError, EOFError) as error:
+        raise ValueError(f"{path} cannot be unpacked ({error}): delete it and try again") from None
