@@ -409,3 +409,19 @@ def test_learning_rate_of_a_stack_is_that_of_each_config():
     rates = [group["lr"] for group in stack.run.optimizer.param_groups]
     assert rates == pytest.approx([0.003, 0.01, 0.003, 0.01])
     assert stack.seeds == [3, 1]
+
+
+def test_a_refused_start_leaves_nothing(tmp_path):
+    """Settings that only the data can refute: more tasks than there are classes."""
+    config = resolve("mnist", flags={"data.miniature": True, "data.tasks": 50})
+    new, empty = tmp_path / "new", tmp_path / "empty"
+    empty.mkdir()
+    for out in (new, empty):
+        with pytest.raises(ValueError, match="more than the 10 classes"):
+            execute(config, out, quiet=True)
+    assert not new.exists()
+    assert list(empty.iterdir()) == []
+    (empty / "notes.txt").touch()
+    with pytest.raises(ValueError, match="more than the 10 classes"):
+        execute(config, empty, quiet=True)
+    assert (empty / "notes.txt").exists()

@@ -20,7 +20,7 @@ import dataclasses
 import io
 import json as jsonlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ def execute(
     """
     out, tell = Path(out), reporter or choose_reporter(quiet, json)
     place = choose_device(device)
-    with FolderLock(out):
+    made = not out.exists()
+    with FolderLock(out), _leaving_nothing(out / "config.toml", made):
         _claim(out / "config.toml", config.as_dict(), read_toml, tomli_w.dumps)
         if (out / "summary.json").exists():
             result = jsonlib.loads((out / "summary.json").read_text(encoding="utf-8"))
@@ -111,7 +112,8 @@ def execute_stack(
     out, tell = Path(out), reporter or choose_reporter(quiet, json)
     place = choose_device(device)
     plan = {config.id: config.as_dict() for config in configs}
-    with FolderLock(out):
+    made = not out.exists()
+    with FolderLock(out), _leaving_nothing(out / "stack.json", made):
         _claim(out / "stack.json", plan, _read_json, to_json)
         if (out / "runs.json").exists():
             return _read_json(out / "runs.json")
@@ -127,6 +129,23 @@ def execute_stack(
             session.write_timing()
             write_json(out / "runs.json", result)
     return result
+
+
+@contextmanager
+def _leaving_nothing(claim: Path, made: bool) -> Iterator[None]:
+    """A new folder stays as it was where settings or data are refused before training begins."""
+    out = claim.parent
+    new = {path.name for path in out.iterdir()} <= {".lock"}
+    try:
+        yield
+    except ValueError:
+        if new and not (out / "tasks.json").exists():
+            claim.unlink(missing_ok=True)
+            (out / ".lock").unlink(missing_ok=True)
+            if made:
+                with suppress(OSError):  # a file of somebody else's: the folder stays
+                    out.rmdir()
+        raise
 
 
 def _claim(
