@@ -27,7 +27,6 @@ from torch import nn
 
 from longtail.benchmarks.synthetic import build
 from longtail.machine import commit, hardware, now, versions
-from longtail.random import permutation
 from longtail.settings import resolve
 from longtail.study import parse_seeds
 
@@ -42,7 +41,11 @@ def steps_per_task(sizes, train) -> torch.Tensor:
 
 
 def bare(tasks: list[int], device: str) -> tuple[float, int]:
-    """Seconds and steps of these tasks of one sequence: a fresh fused Adam per task, no library."""
+    """Seconds and steps of these tasks of one sequence: a fresh fused Adam per task, no library.
+
+    On one thread, since a second one only slows such small operations down.
+    """
+    torch.set_num_threads(1)
     config = resolve("synthetic")
     sequence = build(config.data, 0).sequence.to(device)
     model = nn.Linear(config.data.d, 1, bias=False, device=device)
@@ -51,7 +54,7 @@ def bare(tasks: list[int], device: str) -> tuple[float, int]:
     for i, t in enumerate([tasks[-1], *tasks]):
         (x, y), (x_test, y_test) = data[t]
         begin = time.perf_counter()
-        done = _bare_task(model, x, y, config.train, t)
+        done = _bare_task(model, x, y, config.train)
         with torch.no_grad():
             (model(x_test).squeeze(-1) - y_test).square().mean().item()
         if i > 0:  # the first one warms up
@@ -59,12 +62,12 @@ def bare(tasks: list[int], device: str) -> tuple[float, int]:
     return seconds, steps
 
 
-def _bare_task(model: nn.Module, x, y, train, task: int) -> int:
+def _bare_task(model: nn.Module, x, y, train) -> int:
     optimizer = torch.optim.Adam(model.parameters(), lr=train.lr, fused=True)
     steps = -(-len(y) // train.batch_size) * train.epochs
     done = 0
-    for epoch in range(train.epochs):
-        order = permutation(len(y), 0, "batches", task, epoch, device=x.device)
+    for _ in range(train.epochs):
+        order = torch.randperm(len(y), device=x.device)
         for rows in order.split(train.batch_size):
             if train.schedule == "linear":
                 optimizer.param_groups[0]["lr"] = train.lr * (1 - done / steps)

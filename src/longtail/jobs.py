@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import hashlib
 import json
@@ -194,18 +196,20 @@ def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None
         record_failure(folder, f"{type(error).__name__}: {error}", traceback.format_exc())
         return f"{type(error).__name__}: {error}"
     finally:
-        _free_device()
+        _free_memory()
     (folder / "error.json").unlink(missing_ok=True)
     return None
 
 
-def _free_device() -> None:
-    """Give back what a run held on a GPU: its parts refer to one another, so they wait for the
-    collector, which knows nothing of the device's memory.
+def _free_memory() -> None:
+    """Give back what a run held: its parts refer to one another, so they wait for the collector,
+    which knows nothing of a GPU's memory, and the C library keeps what it gets for later.
     """
+    gc.collect()
     if torch.cuda.is_initialized():
-        gc.collect()
         torch.cuda.empty_cache()
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc has it, others do not
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _clear_damaged(path: Path) -> None:
