@@ -1,5 +1,6 @@
 """Rows of examples in preallocated tensors: what the buffers of ``memory.py`` are made of."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from longtail.random import Seed, integers
 _STEP = 16  # ragged storage widens in steps, so that slowly growing rows do not copy it often
 
 
-class Storage:
+class Storage(ABC):
     """Rows in preallocated tensors, one a leaf: ``[*outer, replicas * capacity, ...]``.
 
     Attributes:
@@ -79,9 +80,9 @@ class Storage:
                     self.version += 1
             stored.index_copy_(dim, slot, new)
 
+    @abstractmethod
     def __len__(self) -> int:
         """How many rows there are (per replica)."""
-        raise NotImplementedError
 
     def draw(self, k: int) -> Any:
         """``k`` stored rows, uniformly and with replacement: a tuple of the parts added."""

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from longtail.run_folder import execute
-from longtail.settings import method_class, method_names, resolve
+from longtail.settings import method_names, resolve
 from longtail.stopping import Stopped
 
 pytestmark = [
@@ -36,8 +36,6 @@ def stop_after(steps: int):
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("method", method_names())
 def test_resumed_run_ends_as_the_whole_one(method, graph, tmp_path):
-    if graph and not method_class(method).capturable:
-        pytest.skip(f"the steps of {method} cannot be captured")
     sets = [f"method={method}", *SMALL, f"train.cuda_graph={str(graph).lower()}"]
     config = resolve("toy", sets=sets)
     whole = execute(config, tmp_path / "whole", quiet=True, device="cuda")
