@@ -158,3 +158,22 @@ def _spearman(a: list[float], b: list[float]) -> float:
 
     ranks = [np.argsort(np.argsort(x)).astype(float) for x in (a, b)]
     return float(np.corrcoef(ranks)[0, 1])
+
+
+def gap_grows(text: str, ours: dict[str, Any], theirs: dict[str, Any], sign: int = 1) -> Claim:
+    """Whether RP of two rows moves apart over the tasks; ``sign`` is -1 where lower is better."""
+    import numpy as np
+
+    tasks = np.array(ours["RP_after"])
+    gap = np.array(ours["RP_curve"]) - np.array(theirs["RP_curve"])
+    slope = float(np.polyfit(tasks, gap, 1)[0])
+    quarter = max(1, len(gap) // 4)
+    first, last = float(gap[:quarter].mean()), float(gap[-quarter:].mean())
+    return claim(
+        text,
+        sign * slope > 0 and sign * last > max(sign * first, 0.0),
+        first_quarter=first,
+        last_quarter=last,
+        slope_per_100_tasks=100 * slope,
+        points=len(gap),
+    )

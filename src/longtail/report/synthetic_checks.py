@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.report.checks import Claim, Rows, claim, find
+from longtail.report.checks import Claim, Rows, claim, find, gap_grows
 
 SETTINGS = ("same", "perturb", "shift")
 RELATED = ("same", "perturb")
@@ -130,18 +130,8 @@ def _same_lp(rows: Rows, setting: str) -> Claim:
 
 
 def _gap_grows(setting: str, ours: dict[str, Any], theirs: dict[str, Any]) -> Claim:
-    tasks = np.array(ours["RP_after"])
-    gap = np.array(ours["RP_curve"]) - np.array(theirs["RP_curve"])
-    slope = float(np.polyfit(tasks, gap, 1)[0])
-    quarter = max(1, len(gap) // 4)
-    first, last = float(gap[:quarter].mean()), float(gap[-quarter:].mean())
-    return claim(
-        f"{setting}: the gap between Continual Adam and Adam grows with the number of tasks",
-        slope < 0 and last < min(first, 0.0),
-        first_quarter=first,
-        last_quarter=last,
-        slope_per_100_tasks=100 * slope,
-    )
+    text = f"{setting}: the gap between Continual Adam and Adam grows with the number of tasks"
+    return gap_grows(text, ours, theirs, sign=-1)
 
 
 def _rp(rows: Rows, row: int, setting: str) -> float:

@@ -7,9 +7,7 @@ tasks (its Figure 1, right).
 
 from __future__ import annotations
 
-import numpy as np
-
-from longtail.report.checks import Claim, Rows, claim, find
+from longtail.report.checks import Claim, Rows, claim, find, gap_grows
 from longtail.report.groups import METHOD_NAMES
 
 POLICIES = ("continual", "reset")
@@ -71,18 +69,8 @@ def _has_curve(rows: Rows, method: str) -> bool:
 
 def _gap_grows(rows: Rows, method: str) -> Claim:
     ours, theirs = (find(rows, method=method, policy=policy) for policy in POLICIES)
-    tasks = np.array(ours["RP_after"])
-    gap = np.array(ours["RP_curve"]) - np.array(theirs["RP_curve"])
-    slope = float(np.polyfit(tasks, gap, 1)[0])
-    quarter = max(1, len(gap) // 4)
-    first, last = float(gap[:quarter].mean()), float(gap[-quarter:].mean())
-    return claim(
-        f"{METHOD_NAMES[method]}: the gain of MC grows with the number of tasks",
-        slope > 0 and last > max(first, 0.0),
-        first_quarter=first,
-        last_quarter=last,
-        slope_per_100_tasks=100 * slope,
-    )
+    text = f"{METHOD_NAMES[method]}: the gain of MC grows with the number of tasks"
+    return gap_grows(text, ours, theirs)
 
 
 def _paper(row: dict[str, object], metric: str) -> dict[str, object]:

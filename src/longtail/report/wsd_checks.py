@@ -14,9 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
-from longtail.report.checks import Claim, Rows, claim, find
+from longtail.report.checks import Claim, Rows, claim, find, gap_grows
 from longtail.report.groups import METHOD_NAMES
 
 POLICIES = ("continual", "reset")
@@ -109,21 +107,8 @@ def _gap_grows(rows: Rows) -> list[Claim]:
     ours, theirs = (find(rows, method="finetune", policy=p) for p in POLICIES)
     if "RP_curve" not in ours or "RP_curve" not in theirs or len(ours["RP_curve"]) < 4:
         return []
-    tasks = np.array(ours["RP_after"])
-    gap = np.array(ours["RP_curve"]) - np.array(theirs["RP_curve"])
-    quarter = max(1, len(gap) // 4)
-    first, last = float(gap[:quarter].mean()), float(gap[-quarter:].mean())
-    slope = float(np.polyfit(tasks, gap, 1)[0])
-    return [
-        claim(
-            "The gap between Continual AdamW and AdamW grows with the number of tasks",
-            slope > 0 and last > max(first, 0.0),
-            first_quarter=first,
-            last_quarter=last,
-            slope_per_1000_tasks=1000 * slope,
-            points=len(gap),
-        )
-    ]
+    text = "The gap between Continual AdamW and AdamW grows with the number of tasks"
+    return [gap_grows(text, ours, theirs)]
 
 
 def _nearer_to_mtl(rows: Rows, method: str) -> Claim:
