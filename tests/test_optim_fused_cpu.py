@@ -28,14 +28,19 @@ def _compiler() -> None:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """The outcome of every attempt at the short way."""
+    return outcomes_of("fast_step", monkeypatch)
+
+
+def outcomes_of(name: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What a function of `fused_cpu_fast` returns from now on, call by call."""
     outcomes: list[bool] = []
-    original = fused_cpu_fast.fast_step
+    original = getattr(fused_cpu_fast, name)
 
     def counting(*args: Any) -> bool:
         outcomes.append(original(*args))
         return outcomes[-1]
 
-    monkeypatch.setattr(fused_cpu_fast, "fast_step", counting)
+    monkeypatch.setattr(fused_cpu_fast, name, counting)
     return outcomes
 
 
@@ -138,15 +143,7 @@ def grouped(params: list[Parameter], **kwargs: Any) -> ContinualAdam:
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """The outcome of every attempt to step all groups in one call."""
-    outcomes: list[bool] = []
-    original = fused_cpu_fast.fast_steps
-
-    def counting(*args: Any) -> bool:
-        outcomes.append(original(*args))
-        return outcomes[-1]
-
-    monkeypatch.setattr(fused_cpu_fast, "fast_steps", counting)
-    return outcomes
+    return outcomes_of("fast_steps", monkeypatch)
 
 
 def test_groups_are_stepped_in_one_call_each_by_its_own_settings(together: list[bool]) -> None:
