@@ -38,18 +38,20 @@ def embed_forward(
 
 @triton.jit
 def scatter_rows(
-    dz, ids, grad, N, V, skip, H: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    dz, ids, grad, N, V, S, skip, H: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     """grad[id] = Σ dz of the tokens that are `id`, written by the first of them.
+
+    All models r in one launch; model r reads the tokens of replica r % S.
 
     The sum is a product with the matrix of "is the same token": no atomics, hence the same bits in
     every run, and a word that comes often takes no longer. Rows of `skip`, padding, get none.
     """
-    s = tl.program_id(2)
+    r = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     h = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    ids += s * N
-    dz += (s * N).to(tl.int64) * H
+    ids += r % S * N
+    dz += r * N * H
     mine = tl.load(ids + n, n < N, skip)
     before = tl.zeros([ROWS], tl.int32)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -59,18 +61,18 @@ def scatter_rows(
         before += tl.sum(tl.where(j[None, :] < n[:, None], same, 0), 1)
         values = tl.load(dz + j[:, None] * H + h[None, :], (j < N)[:, None] & (h < H)[None, :], 0.0)
         total += tl.dot(same.to(tl.float32), values, input_precision="tf32x3")
-    into = grad + (s.to(tl.int64) * V + mine)[:, None] * H + h[None, :]
+    into = grad + (r * V + mine)[:, None] * H + h[None, :]
     first = ((before == 0) & (mine != skip))[:, None]
     tl.store(into, total, first & (h < H)[None, :])
 
 
 @triton.jit
 def places_backward(
-    dz, types, position, partial, B, T, M, first,
+    dz, types, position, partial, B, T, M, S, first,
     H: tl.constexpr, WIDE: tl.constexpr, TYPED: tl.constexpr,
 ):  # fmt: skip
     """Gradient of one row of the position table, and of type 1 (with TYPED) and of all at it."""
-    row, s = tl.program_id(0), tl.program_id(1)
+    row, r = tl.program_id(0), tl.program_id(1).to(tl.int64)
     h = tl.arange(0, WIDE)
     inside = h < H
     t = row - first
@@ -78,11 +80,11 @@ def places_backward(
     second = tl.zeros([WIDE], tl.float32)
     if (t >= 0) & (t < T):
         for b in range(B):
-            token = (s * B + b) * T + t
-            value = tl.load(dz + token.to(tl.int64) * H + h, inside, 0.0)
+            value = tl.load(dz + ((r * B + b) * T + t) * H + h, inside, 0.0)
             total += value
             if TYPED:
-                second += tl.where(tl.load(types + token) == 1, value, 0.0)
-        tl.store(partial + ((s * T + t) * 2) * H + h, total - second, inside)
-        tl.store(partial + ((s * T + t) * 2 + 1) * H + h, second, inside)
-    tl.store(position + (s * M + row).to(tl.int64) * H + h, total, inside)
+                kind = tl.load(types + (r % S * B + b) * T + t)
+                second += tl.where(kind == 1, value, 0.0)
+        tl.store(partial + ((r * T + t) * 2) * H + h, total - second, inside)
+        tl.store(partial + ((r * T + t) * 2 + 1) * H + h, second, inside)
+    tl.store(position + (r * M + row) * H + h, total, inside)

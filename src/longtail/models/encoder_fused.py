@@ -141,39 +141,37 @@ class _Embed(torch.autograd.Function):
         )  # fmt: skip
         grads: list[Tensor | None] = [x for part in partial.sum(2) for x in part.chunk(P)]
         needs = [any(ctx.needs_input_grad[5 + i : 5 + i + P]) for i in range(2 * P, 5 * P, P)]
-        words: list[Tensor | None] = [None] * P
-        rows, types_of = list(words), list(words)
-        sums = z.new_empty(P * S, T, 2, H)
-        for p, (d, s) in enumerate(zip(dz.chunk(P), sums.chunk(P), strict=True)):
-            if needs[0]:
-                words[p] = _scattered(d, ids, config.vocab, config.pad)
-            if any(needs[1:]):
-                place = z.new_empty(S, config.positions, H)
-                kernels("embed_kernels").places_backward[(config.positions, S)](
-                    d, ids if types is None else types, place, s, B, T, config.positions,
-                    config.position_offset, H, wide(H), types is not None,
-                )  # fmt: skip
-                if positions is not None:
-                    place = _scattered(d, positions, config.positions, -1)
-                rows[p] = place
-        if needs[2]:
-            types_of = list(sums.sum(1)[:, : config.types].contiguous().chunk(P))
-        given = [*grads, *words, *rows, *types_of]
+        absent: list[Tensor | None] = [None] * P
+        words = places = kinds = absent
+        if needs[0]:
+            words = _scattered(dz, ids, config.vocab, config.pad).chunk(P)
+        if any(needs[1:]):
+            place = z.new_empty(P * S, config.positions, H)
+            sums = z.new_empty(P * S, T, 2, H)
+            kernels("embed_kernels").places_backward[(config.positions, P * S)](
+                dz, ids if types is None else types, place, sums, B, T, config.positions, S,
+                config.position_offset, H, wide(H), types is not None,
+            )  # fmt: skip
+            if positions is not None:
+                place = _scattered(dz, positions, config.positions, -1)
+            places = place.chunk(P)
+            kinds = sums.sum(1)[:, : config.types].contiguous().chunk(P)
+        given = [*grads, *words, *places, *kinds]
         return None, None, None, None, None, *given[: len(ctx.needs_input_grad) - 5]
 
 
 def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
-    """Gradient [S, rows, H] of a table whose rows `ids` [S, B, T] got dz."""
-    (S, B, T), H = ids.shape, dz.shape[-1]
+    """Gradient [R, rows, H] of tables whose rows `ids` [S, B, T] got dz [R, B, T, H]."""
+    (S, B, T), (R, *_, H) = ids.shape, dz.shape
     if B * T > TOKENS:
         parts = [
-            torch.ops.aten.embedding_dense_backward(dz[s], ids[s], rows, skip, False)
-            for s in range(S)
+            torch.ops.aten.embedding_dense_backward(dz[r], ids[r % S], rows, skip, False)
+            for r in range(R)
         ]
         return torch.stack(parts)
-    grad = dz.new_zeros(S, rows, H)
-    grid = (-(-B * T // SCATTER[0]), -(-H // SCATTER[1]), S)
-    kernels("embed_kernels").scatter_rows[grid](dz, ids, grad, B * T, rows, skip, H, *SCATTER)
+    grad = dz.new_zeros(R, rows, H)
+    grid = (-(-B * T // SCATTER[0]), -(-H // SCATTER[1]), R)
+    kernels("embed_kernels").scatter_rows[grid](dz, ids, grad, B * T, rows, S, skip, H, *SCATTER)
     return grad
 
 
