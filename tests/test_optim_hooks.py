@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -79,3 +81,20 @@ def test_a_scheduler_counts_steps() -> None:
         optimizer.step()
         scheduler.step()  # would warn, and so fail, if it had not seen the step
     assert optimizer.param_groups[0]["lr"] == 1e-3 / 4
+
+
+def test_an_optimizer_does_without_torchs_compiler_until_somebody_compiles() -> None:
+    script = """
+import sys, torch
+from longtail import ContinualAdamW
+p = torch.nn.Parameter(torch.ones(3))
+p.grad = torch.ones(3)
+optimizer = ContinualAdamW([p])
+optimizer.step()
+optimizer.end_task()
+optimizer.load_state_dict(optimizer.state_dict())
+assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

@@ -22,7 +22,7 @@ from longtail.optim.fused import (
     step_together,
     uses_fused,
 )
-from longtail.optim.hooks import light_step
+from longtail.optim.hooks import light_step, unmarked
 from longtail.optim.steps import _multi_tensor_continualadam, _single_tensor_continualadam
 
 # Renamed in torch 2.12.
@@ -142,7 +142,7 @@ class ContinualAdam(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
+        unmarked(super().add_param_group)(param_group)
         group = self.param_groups[-1]
         try:
             check_settings(group)
@@ -161,6 +161,10 @@ class ContinualAdam(Optimizer):
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
             group["tasks_seen"] = _state.task_count(group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of any torch optimizer; see ``state.py`` for what is kept of a parameter."""
+        return unmarked(super().state_dict)()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` gave, ours or that of ``torch.optim.Adam`` / ``AdamW``."""
@@ -186,7 +190,7 @@ class ContinualAdam(Optimizer):
             self.register_load_state_dict_post_hook(restore, prepend=True),
         )
         try:
-            super().load_state_dict(state_dict)
+            unmarked(super().load_state_dict)(state_dict)
         finally:
             for handle in handles:
                 handle.remove()

@@ -1,16 +1,21 @@
-"""The wrapper that torch puts around every optimizer's ``step``, at a fiftieth of its price.
+"""The wrappers that torch puts around an optimizer's methods, at a fiftieth of their price.
 
 `Optimizer.profile_hook_step` runs the step's hooks and names the step to the profiler. Its range
 costs more than the rest of a small model's step in Python; the range below has the same name and
 costs next to nothing while no profiler runs. With hooks, or under ``torch.compile``, torch's own
 wrapper does the work.
+
+Other methods are marked as not to be compiled. The mark's first use imports the whole compiler,
+which takes seconds, and while nobody has imported it there is nothing to keep it from.
 """
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import _compile
 from torch.optim.optimizer import (
     Optimizer,
     _global_optimizer_post_hooks,
@@ -22,8 +27,12 @@ _R = TypeVar("_R")
 
 
 def light_step(step: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Wrap ``step`` as `Optimizer` would, which then leaves it alone."""
+    """Wrap ``step``, on which is torch's `_use_grad_for_differentiable`, as `Optimizer` would.
+
+    `Optimizer` then leaves it alone.
+    """
     heavy = Optimizer.profile_hook_step(step)
+    plain: Callable[_P, _R] = step.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
     named = getattr(getattr(torch._C, "_profiler", None), "_RecordFunctionFast", None)
 
     @functools.wraps(step)
@@ -32,12 +41,21 @@ def light_step(step: Callable[_P, _R]) -> Callable[_P, _R]:
         if named is None or torch.compiler.is_compiling() or _has_hooks(self):
             return heavy(*args, **kwargs)
         with named(f"Optimizer.step#{type(self).__name__}.step"):
-            result = step(*args, **kwargs)
+            with torch.set_grad_enabled(self.defaults["differentiable"]):
+                result = plain(*args, **kwargs)
             self._optimizer_step_code()
             return result
 
     wrapper.hooked = True  # type: ignore[attr-defined]
     return wrapper
+
+
+def unmarked(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A bound method without torch's mark against compiling it, as long as nothing compiles."""
+    code = getattr(method, "__code__", None)
+    if "torch._dynamo" in sys.modules or code is None or code.co_filename != _compile.__file__:
+        return method
+    return method.__wrapped__.__get__(method.__self__)  # pyright: ignore
 
 
 def _has_hooks(optimizer: Any) -> bool:
