@@ -15,7 +15,8 @@ IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     "fused": {"fused": True},
 }
 PAIRS = [(ContinualAdam, torch.optim.Adam), (ContinualAdamW, torch.optim.AdamW)]
-MOMENTS = ("reset", "ema", "task")
+FIRST_MOMENTS = ("reset", "ema", "task")
+SECOND_MOMENTS = (*FIRST_MOMENTS, "task_seen")
 
 
 def parameters(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Parameter]:

@@ -201,7 +201,7 @@ def test_list(capsys):
         assert word in text
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["optimizer policies"]) == {"continual", "reset", "carry"}
+    assert set(found["optimizer policies"]) == {"continual", "continual_seen", "reset", "carry"}
 
 
 def test_list_of_a_benchmark(capsys):

@@ -84,9 +84,18 @@ def test_floats_are_good_for_float64() -> None:
 
 
 def test_policies() -> None:
-    assert step_policy("reset", "task", 0.1, True, False) == (False, True, False, 2, False)
-    assert step_policy("task", "ema", 0.1, False, True) == (True, False, True, 1, True)
-    assert step_policy("ema", "reset", 0.0, True, False) == (False, False, False, 0, False)
+    assert step_policy("reset", "task", 0.1, True, False) == (False, True, False, False, 2, False)
+    assert step_policy("task", "ema", 0.1, False, True) == (True, False, False, True, 1, True)
+    assert step_policy("ema", "reset", 0.0, True, False) == (False, False, False, False, 0, False)
+    assert step_policy("reset", "task_seen", 0.0, True, False) == (
+        False,
+        True,
+        True,
+        False,
+        0,
+        False,
+    )
+    assert end_policy("reset", "task_seen") == end_policy("reset", "task")
     assert end_policy("reset", "task") == (False, True, True, True)
     assert end_policy("ema", "ema") == (False, False, False, False)
 

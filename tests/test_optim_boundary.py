@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 from optim_helpers import (
+    FIRST_MOMENTS,
     IMPLEMENTATIONS,
-    MOMENTS,
     assert_same,
     parameters,
     set_gradients,
@@ -43,7 +43,7 @@ def test_boundary_folds_by_number_of_steps(implementation: dict[str, Any]) -> No
     assert state["exp_avg_sq"].item() == 0
 
 
-@pytest.mark.parametrize("first_moment", MOMENTS)
+@pytest.mark.parametrize("first_moment", FIRST_MOMENTS)
 def test_state_is_complete_after_the_first_step_and_changed_in_place(
     implementation: dict[str, Any], first_moment: str
 ) -> None:

@@ -19,7 +19,7 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("policy", [("reset", "task"), ("task", "ema")])
+@pytest.mark.parametrize("policy", [("reset", "task"), ("task", "ema"), ("reset", "task_seen")])
 def test_compiled_step_matches_and_compiles_once_for_all_tasks(
     implementation: str, policy: tuple[str, str]
 ) -> None:

@@ -70,7 +70,7 @@ def on_each_rank(rank: int, folder: str) -> None:
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     try:
-        for kwargs in ({}, {"fused": True}):
+        for kwargs in ({}, {"fused": True}, {"second_moment": "task_seen"}):
             check_sharded(kwargs)
         dist.barrier()  # neither leaves while the other still talks to it
     finally:
@@ -86,7 +86,8 @@ def check_sharded(kwargs: dict[str, Any]) -> None:
     from torch.distributed.tensor import DTensor
 
     expected = make_model()
-    plain = ContinualAdamW(expected.parameters(), lr=0.05)
+    kinds = {key: kwargs[key] for key in ("second_moment",) if key in kwargs}
+    plain = ContinualAdamW(expected.parameters(), lr=0.05, **kinds)
     train(expected, plain, [3, 4, 2])
 
     mesh = init_device_mesh("cpu", (2,))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from optim_helpers import (
+    FIRST_MOMENTS,
     IMPLEMENTATIONS,
-    MOMENTS,
+    SECOND_MOMENTS,
     assert_same,
     parameters,
     set_gradients,
@@ -201,7 +202,7 @@ def test_foreach_refuses_a_tensor_lr_set_later() -> None:
         train(optimizer, params, range(1))
 
 
-@pytest.mark.parametrize("second_moment", MOMENTS)
+@pytest.mark.parametrize("second_moment", SECOND_MOMENTS)
 @pytest.mark.parametrize("first_moment", ["reset", "task"])
 def test_autograd_runs_through_a_differentiable_step(first_moment: str, second_moment: str) -> None:
     def after_a_step(value: Tensor, gradient: Tensor, lr: Tensor, decay: Tensor) -> Tensor:
@@ -289,8 +290,8 @@ def test_capturable_needs_an_accelerator() -> None:
 def test_capturable_arithmetic_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The branch that keeps counts in tensors, which CUDA graphs and compiled steps use."""
     monkeypatch.setattr("longtail.optim.steps._check_capturable", lambda *_: None)
-    for first_moment in MOMENTS:
-        for second_moment in MOMENTS:
+    for first_moment in FIRST_MOMENTS:
+        for second_moment in SECOND_MOMENTS:
             kinds = {"first_moment": first_moment, "second_moment": second_moment}
             expected = parameters((3, 2), (4,), dtype=torch.float32)
             train(ContinualAdamW(expected, **kinds), expected, range(9), boundary_after=(3, 6))

@@ -11,6 +11,7 @@ METHODS = ("finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem", "multitask"
 NAMING = ("seed", "method", "optimizer", "policy")
 POLICIES: dict[str, dict[str, Any]] = {
     "continual": {"first_moment": "reset", "second_moment": "task", "boundary": True},
+    "continual_seen": {"first_moment": "reset", "second_moment": "task_seen", "boundary": True},
     "reset": {"first_moment": "reset", "second_moment": "reset", "boundary": True, "beta3": 0.0},
     "carry": {"boundary": False, "beta3": 0.0},
 }

@@ -1,12 +1,16 @@
 """How a run is trained: its settings, and what the optimizer keeps at a task boundary, by name.
 
-=========  ============  =============  =====  ========  ==========================================
-policy     first_moment  second_moment  beta3  boundary  which is
-=========  ============  =============  =====  ========  ==========================================
-continual  reset         task           0.9    yes       Continual Adam(W), the paper's "with MC"
-reset      reset         reset          0      yes       fresh Adam(W) state per task, "without MC"
-carry      ema           ema            0      no        plain Adam(W), never told about tasks
-=========  ============  =============  =====  ========  ==========================================
+==============  ============  =============  =====  ========  ==================================
+policy          first_moment  second_moment  beta3  boundary  which is
+==============  ============  =============  =====  ========  ==================================
+continual       reset         task           0.9    yes       Continual Adam(W): "with MC"
+continual_seen  reset         task_seen      0.9    yes       the same for weights moved before
+reset           reset         reset          0      yes       fresh state per task: "without MC"
+carry           ema           ema            0      no        plain Adam(W), not told about tasks
+==============  ============  =============  =====  ========  ==================================
+
+"With" and "without MC" are the paper's words. `continual_seen` gives weights that no earlier task
+has moved plain Adam's step, where `continual` averages their past in as zero.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class Policy:
     first_moment: Literal["reset", "ema", "task"] = _setting(
         "reset", "the first moment at a task boundary"
     )
-    second_moment: Literal["reset", "ema", "task"] = _setting(
+    second_moment: Literal["reset", "ema", "task", "task_seen"] = _setting(
         "task", "the second moment at a task boundary"
     )
     beta3: float = _setting(0.9, "warm-up at the start of a task, 1 - beta3**t; 0 for none")
@@ -48,6 +52,7 @@ POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (
         Policy("continual"),
+        Policy("continual_seen", second_moment="task_seen"),
         Policy("reset", second_moment="reset", beta3=0.0),
         Policy("carry", first_moment="ema", second_moment="ema", beta3=0.0, boundary=False),
     )

@@ -40,7 +40,7 @@ def _rows_of(theirs: OptimizerInfo) -> Callable[..., list[OptimizerInput]]:
             kwargs = {k: v for k, v in row.kwargs.items() if k != "amsgrad"}
             known.append(OptimizerInput(params=None, kwargs=kwargs, desc=row.desc))
         for first in ("reset", "ema", "task"):
-            for second in ("reset", "ema", "task"):
+            for second in ("reset", "ema", "task", "task_seen"):
                 kwargs = {"first_moment": first, "second_moment": second, "weight_decay": 0.1}
                 known.append(OptimizerInput(None, kwargs, f"{first} m, {second} v"))
         return [*known, OptimizerInput(None, {"beta3": 0.0}, "no learning-rate adjustment")]

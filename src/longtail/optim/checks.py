@@ -5,7 +5,10 @@ from typing import Any
 
 from torch import Tensor
 
-MOMENTS = ("reset", "ema", "task")
+MOMENTS = {
+    "first_moment": ("reset", "ema", "task"),
+    "second_moment": ("reset", "ema", "task", "task_seen"),
+}
 
 
 def check_settings(group: dict[str, Any]) -> None:
@@ -43,9 +46,9 @@ def check_settings(group: dict[str, Any]) -> None:
                 raise ValueError(f"Tensor betas[{i}] must be 1-element")
     if isinstance(group["beta3"], Tensor) or not 0.0 <= group["beta3"] < 1.0:
         raise ValueError(f"Invalid beta3 value: {group['beta3']}")
-    for name in ("first_moment", "second_moment"):
-        if group[name] not in MOMENTS:
-            known = ", ".join(map(repr, MOMENTS))
+    for name, choices in MOMENTS.items():
+        if group[name] not in choices:
+            known = ", ".join(map(repr, choices))
             raise ValueError(f"Invalid {name} value: {group[name]!r}, must be one of {known}")
     if group["fused"]:
         if group["differentiable"]:

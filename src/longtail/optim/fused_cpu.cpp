@@ -3,6 +3,8 @@
 //   m = b1 m + (1 - b1) g          v = b2 v + (1 - b2) g^2
 //   p = p - size (m + r1 m_c) / (sqrt(v + r2 v_c) / s + eps)
 //
+// and with SECOND_SEEN, where v_c = 0, k v in place of v + r2 v_c.
+//
 // The table has nine columns of n entries: addresses of p, m, v, v_c, m_c, step, past_steps, then
 // the number of elements, then the addresses of the gradients, which change from step to step.
 
@@ -19,8 +21,10 @@ enum Flag {
   FIRST_TASK = 4,
   SECOND_EMA = 8,
   SECOND_TASK = 16,
-  FIRST_EMA = 32
+  FIRST_EMA = 32,
+  SECOND_SEEN = 64  // with SECOND_TASK
 };
+enum Past { NONE, ALL, SEEN };  // of which coordinates the second moment has a past
 enum Scalar { LR, BETA1, BETA2, BETA3, EPS, DECAY, SCALARS };
 enum Column { P, M, V, PAST_V, PAST_M, STEP, PAST_STEPS, SIZE, G };
 
@@ -48,10 +52,10 @@ struct Table {
 
 // What is the same for all elements of a parameter.
 template <class T> struct Factors {
-  T grad, decay, l2, weight1, beta2, weight2, share1, share2, scale, eps, size;
+  T grad, decay, l2, weight1, beta2, weight2, share1, share2, unseen, scale, eps, size;
 };
 
-template <class T, bool L2, bool FIRST, bool SECOND>
+template <class T, bool L2, bool FIRST, Past SECOND>
 void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Factors<T>& f) {
   T* __restrict p = table.at<T>(P, i);
   T* __restrict m = table.at<T>(M, i);
@@ -66,7 +70,7 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
     prefetch<true>(m + start);
     prefetch<true>(v + start);
     prefetch<false>(g + start);
-    if (SECOND) prefetch<false>(past_v + start);
+    if (SECOND != NONE) prefetch<false>(past_v + start);
     const int64_t stop = std::min(start + BLOCK, end);
     for (int64_t j = start; j < stop; ++j) {
       const T value = p[j] * k.decay;
@@ -77,7 +81,9 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
       m[j] = first;
       v[j] = second;
       if (FIRST) first += k.share1 * past_m[j];
-      if (SECOND) second += k.share2 * past_v[j];
+      if (SECOND == ALL) second += k.share2 * past_v[j];
+      if (SECOND == SEEN)
+        second = past_v[j] == 0 ? second * k.unseen : second + k.share2 * past_v[j];
       p[j] = value - k.size * first / (std::sqrt(second) * k.scale + k.eps);
     }
   }
@@ -85,12 +91,15 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
 
 template <class T> using Update = void (*)(const Table&, int64_t, int64_t, int64_t, const Factors<T>&);
 
-template <class T> Update<T> choose(bool l2, bool first, bool second) {
-  static const Update<T> all[8] = {
-      update<T, false, false, false>, update<T, false, false, true>, update<T, false, true, false>,
-      update<T, false, true, true>,   update<T, true, false, false>, update<T, true, false, true>,
-      update<T, true, true, false>,   update<T, true, true, true>};
-  return all[4 * l2 + 2 * first + second];
+template <class T, bool L2, bool FIRST> Update<T> choose(Past second) {
+  static const Update<T> all[3] = {update<T, L2, FIRST, NONE>, update<T, L2, FIRST, ALL>,
+                                   update<T, L2, FIRST, SEEN>};
+  return all[second];
+}
+
+template <class T> Update<T> choose(bool l2, bool first, Past second) {
+  if (l2) return first ? choose<T, true, true>(second) : choose<T, true, false>(second);
+  return first ? choose<T, false, true>(second) : choose<T, false, false>(second);
 }
 
 template <class T>
@@ -112,6 +121,7 @@ Factors<T> factors(double t, double c, const double* x, int flags, double grad_s
   }
   if (flags & SECOND_TASK) {
     f.share2 = T(c * correction2 / t);
+    f.unseen = T((t + c) / t);
     correction2 *= (t + c) / t;
   }
   f.scale = T(1 / std::sqrt(correction2));
@@ -149,7 +159,8 @@ void step(const Table& table, int groups, const int64_t* ends, const double* x, 
   for (int64_t k = 0, i = 0; k < groups; ++k, x += SCALARS) {
     const int flag = flags[k];
     const bool l2 = !(flag & DECOUPLED) && x[DECAY] != 0;
-    const Update<T> update = choose<T>(l2, flag & FIRST_TASK, flag & SECOND_TASK);
+    const Past second = flag & SECOND_SEEN ? SEEN : flag & SECOND_TASK ? ALL : NONE;
+    const Update<T> update = choose<T>(l2, flag & FIRST_TASK, second);
     double last_t = -1, last_c = -1;
     for (; i < ends[k]; ++i) {
       const double t = *table.at<float>(STEP, i) += 1, c = *table.at<float>(PAST_STEPS, i);

@@ -18,7 +18,7 @@ from longtail.optim.state import is_plain
 
 # The flags of fused_cpu.cpp.
 _FIRST = {"reset": 0, "ema": 32, "task": 4}
-_SECOND = {"reset": 0, "ema": 8, "task": 16}
+_SECOND = {"reset": 0, "ema": 8, "task": 16, "task_seen": 16 | 64}
 _DTYPES = (torch.float32, torch.float64)
 
 

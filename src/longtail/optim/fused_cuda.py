@@ -21,7 +21,7 @@ from longtail.optim.cuda.layout import DTYPES, flat, write_back
 from longtail.optim.cuda.plan import Kind, Plan, Tensors
 from longtail.optim.cuda.scalars import end_floats, end_policy, step_floats, step_policy
 from longtail.optim.fused_cuda_fast import fast_end_task, fast_step
-from longtail.optim.state import is_plain
+from longtail.optim.state import is_averaged, is_plain
 
 __all__ = ["available", "end_task_", "fast_end_task", "fast_step", "step_"]
 
@@ -80,7 +80,7 @@ def step_(
         params,
         exp_avgs,
         exp_avg_sqs,
-        past_exp_avg_sqs if second_moment == "task" else [],
+        past_exp_avg_sqs if is_averaged(second_moment) else [],
         past_exp_avgs if first_moment == "task" else [],
         state_steps,
         past_steps,
@@ -120,7 +120,7 @@ def end_task_(
         repeat(None, len(exp_avgs)),
         exp_avgs,
         exp_avg_sqs,
-        past_exp_avg_sqs if second_moment == "task" else [],
+        past_exp_avg_sqs if is_averaged(second_moment) else [],
         past_exp_avgs if first_moment == "task" else [],
         state_steps,
         past_steps,

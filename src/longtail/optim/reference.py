@@ -2,7 +2,8 @@
 
 It shares no code with the optimizer. One object is one parameter. The comments carry the paper's
 lines; ``first_moment`` and ``second_moment`` are the rows of its Table 1: "reset" (start again),
-"ema" (keep the moving average), "task" (average over tasks).
+"ema" (keep the moving average), "task" (average over tasks). A second moment of "task_seen" is
+ours: line 11 only where an earlier task has moved the weight.
 """
 
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ class Reference:
             m_mixed = (t * m_hat + c * self.m_c) / (t + c)
         if self.second_moment == "task":
             v_mixed = (t * v_hat + c * self.v_c) / (t + c)  # line 11
+        if self.second_moment == "task_seen":
+            v_mixed = np.where(self.v_c == 0, v_hat, (t * v_hat + c * self.v_c) / (t + c))
         adjusted = (1 - self.beta3**t) * self.lr
         self.theta = theta - adjusted * m_mixed / (np.sqrt(v_mixed) + self.eps)  # line 12
         if self.decoupled:
@@ -67,7 +70,7 @@ class Reference:
         m_hat, v_hat = self._corrected(t)
         if self.first_moment == "task":
             self.m_c = (t * m_hat + c * self.m_c) / (t + c)
-        if self.second_moment == "task":
+        if self.second_moment in ("task", "task_seen"):
             self.v_c = (t * v_hat + c * self.v_c) / (t + c)  # line 14
         self.c = c + t  # line 15
         self.t = 0  # line 3

@@ -26,6 +26,17 @@ KEYS_WITH_PAST_FIRST = KEYS | {"past_exp_avg"}
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
+def is_averaged(moment: str) -> bool:
+    """Whether a policy keeps the moment's average over all earlier tasks.
+
+    "task_seen" keeps the very average that "task" keeps, over all c steps and from the first on,
+    and differs only in what a step does with it. So a coordinate that is first moved in the k-th
+    task counts as zero in the tasks before, as the paper defines it, and the two policies can be
+    exchanged in the middle of a run.
+    """
+    return moment in ("task", "task_seen")
+
+
 def is_plain(tensor: Tensor) -> bool:
     """Whether foreach and pointer-based kernels may touch it (a DTensor, for one, is not plain)."""
     return type(tensor) in _PLAIN
@@ -148,7 +159,7 @@ def fold(
         (first_moment, beta1, lists.exp_avgs, lists.past_exp_avgs),
         (second_moment, beta2, lists.exp_avg_sqs, lists.past_exp_avg_sqs),
     ):
-        if policy == "task":
+        if is_averaged(policy):
             past_weight, now_weight = _weights(t, c, took, beta)
             if on_cpu:
                 _mix(past, now, past_weight.tolist(), now_weight.tolist(), plain=plain)

@@ -10,6 +10,8 @@ element's step is::
     p = p - lr (1 - beta3^t) (t m / b1(t) + c m_c) / (t + c)
             / (sqrt((t v / b2(t) + c v_c) / (t + c)) + eps)
 
+where, with SEEN, elements with v_c = 0 have v / b2(t) under the root, as plain Adam.
+
 The program that finishes a tensor last writes its new t (and c), so the counts need no launch of
 their own. Imported only where Triton is: `longtail.optim.fused_cuda` is the way in.
 """
@@ -34,10 +36,12 @@ _ROW = tl.constexpr(8)  # entries in a row of the table: p, m, v, v_c, m_c, t, c
 @triton.jit
 def _update(
     p_at, g_at, m_at, v_at, vc_at, mc_at, start, left,
-    decay, eps, beta1, rest1, beta2, rest2, grad_scale, step_size, past1, past2, denom_scale,
+    decay, eps, beta1, rest1, beta2, rest2, grad_scale, step_size, past1, past2, unseen,
+    denom_scale,
     P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
-    FIRST: tl.constexpr, SECOND: tl.constexpr, DECAY: tl.constexpr, MAXIMIZE: tl.constexpr,
-    SCALED: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, SECOND: tl.constexpr, SEEN: tl.constexpr, DECAY: tl.constexpr,
+    MAXIMIZE: tl.constexpr, SCALED: tl.constexpr, VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The ``left`` elements of a chunk from ``start`` on, or a block of them if they are more.
 
@@ -84,6 +88,8 @@ def _update(
     denominator = v
     if SECOND:
         denominator += past2 * vc
+    if SEEN:
+        denominator = tl.where(vc == 0.0, v * unseen, denominator)
     p -= step_size * ratio(numerator, sqrt(denominator, F) * denom_scale + eps, F)
 
     tl.store(ps, p.to(P), mask=here)
@@ -98,14 +104,15 @@ def step_kernel(
     beta2, beta2_low, rest2, rest2_low,
     log2_beta1, log2_beta1_low, log2_beta2, log2_beta2_low, log2_beta3, log2_beta3_low,
     P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
-    FIRST: tl.constexpr, SECOND: tl.constexpr, CARRY: tl.constexpr, DECAY: tl.constexpr,
-    MAXIMIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, SECOND: tl.constexpr, SEEN: tl.constexpr, CARRY: tl.constexpr,
+    DECAY: tl.constexpr, MAXIMIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step. A gradient's address of 0 leaves its tensor alone, a found_inf all of them.
 
-    FIRST, SECOND: that moment has a task-wise average. CARRY: the second is kept across tasks.
-    DECAY: 0 none, 1 added to the gradient, 2 decoupled. P, G, S, F: the dtypes of parameter,
-    gradient, state and arithmetic. Each float comes with what float32 cuts off, for `wide`.
+    FIRST, SECOND: that moment has a task-wise average. SEEN: elements where the second's is zero
+    are left out of it. CARRY: the second is kept across tasks. DECAY: 0 none, 1 added to the
+    gradient, 2 decoupled. P, G, S, F: the dtypes of parameter, gradient, state and arithmetic. Each
+    float comes with what float32 cuts off, for `wide`.
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
@@ -149,6 +156,7 @@ def step_kernel(
     if SECOND:
         past2 = cw * corr2 / tw
         corr2 = corr2 * (tw + cw) / tw
+    unseen = (tw + cw) / tw
     denom_scale = 1.0 / tl.sqrt(corr2)
 
     start = chunk.to(tl.int64) * CHUNK
@@ -166,8 +174,8 @@ def step_kernel(
                 p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, weight_decay,
                 wide(eps, eps_low, F), wide(beta1, beta1_low, F), wide(rest1, rest1_low, F),
                 wide(beta2, beta2_low, F), wide(rest2, rest2_low, F),
-                grad_scale, step_size, past1, past2, denom_scale, P, G, S, F,
-                FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, True, BLOCK,
+                grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
+                FIRST, SECOND, SEEN, DECAY, MAXIMIZE, scale_at is not None, True, BLOCK,
             )  # fmt: skip
     else:
         for at in range(start, end, NARROW):
@@ -175,8 +183,8 @@ def step_kernel(
                 p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, weight_decay,
                 wide(eps, eps_low, F), wide(beta1, beta1_low, F), wide(rest1, rest1_low, F),
                 wide(beta2, beta2_low, F), wide(rest2, rest2_low, F),
-                grad_scale, step_size, past1, past2, denom_scale, P, G, S, F,
-                FIRST, SECOND, DECAY, MAXIMIZE, scale_at is not None, False, NARROW,
+                grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
+                FIRST, SECOND, SEEN, DECAY, MAXIMIZE, scale_at is not None, False, NARROW,
             )  # fmt: skip
 
     if is_last(arrived + tensor, size, CHUNK):

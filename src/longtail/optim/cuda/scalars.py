@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from longtail.optim.state import is_averaged
+
 _LOG2_OF_ZERO = -1e4  # 2 ** (_LOG2_OF_ZERO * t) is 0, and 0 * it is not NaN
 
 
@@ -33,11 +35,12 @@ def step_floats(
 def step_policy(
     first_moment: str, second_moment: str, weight_decay: float, decoupled: bool, maximize: bool
 ) -> tuple[Any, ...]:
-    """FIRST, SECOND, CARRY, DECAY and MAXIMIZE of the step kernel."""
+    """FIRST, SECOND, SEEN, CARRY, DECAY and MAXIMIZE of the step kernel."""
     decay = 0 if weight_decay == 0 else 2 if decoupled else 1
     return (
         first_moment == "task",
-        second_moment == "task",
+        is_averaged(second_moment),
+        second_moment == "task_seen",
         second_moment == "ema",
         decay,
         bool(maximize),
@@ -52,7 +55,7 @@ def end_policy(first_moment: str, second_moment: str) -> tuple[bool, ...]:
     """FIRST, SECOND, ZERO_FIRST and ZERO_SECOND of the boundary kernel."""
     return (
         first_moment == "task",
-        second_moment == "task",
+        is_averaged(second_moment),
         first_moment != "ema",
         second_moment != "ema",
     )
