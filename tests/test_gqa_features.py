@@ -10,7 +10,7 @@ import pytest
 from longtail.benchmarks import gqa_feature_forms as forms
 from longtail.benchmarks import gqa_features as storage
 from longtail.benchmarks.gqa_prepared import Regions, geometry
-from longtail.benchmarks.gqa_stream import Problems
+from longtail.benchmarks.gqa_stream import DUPLICATE, Problems
 
 WIDTH = 8
 IMAGES = ("1", "n2", "3")
@@ -255,7 +255,7 @@ def test_an_image_twice_is_named(tmp_path: Path) -> None:
     (tmp_path / "features.tsv").write_text("".join([*lines, lines[0]]))
     problems = Problems()
     check(read(tmp_path, problems))
-    assert problems.examples[forms.DUPLICATE] == ["features.tsv, line 4: 1"]
+    assert problems.examples[DUPLICATE] == ["features.tsv, line 4: 1"]
 
 
 def test_a_folder_without_features_is_refused(tmp_path: Path) -> None:

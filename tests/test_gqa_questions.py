@@ -7,7 +7,7 @@ import pytest
 
 from longtail.benchmarks import gqa_questions as questions
 from longtail.benchmarks import gqa_scenes as scenes
-from longtail.benchmarks.gqa_stream import Problems
+from longtail.benchmarks.gqa_stream import DUPLICATE, Problems
 
 QUESTION = {
     "imageId": "7",
@@ -83,7 +83,7 @@ def test_duplicate_ids_are_named_across_files(tmp_path: Path) -> None:
     paths = [tmp_path / "part_0.json", tmp_path / "part_1.json"]
     found = list(questions.read_questions(paths, problems))
     assert [question.id for question in found] == ["5", "00", "01"]
-    assert problems.examples[questions.DUPLICATE] == ["part_1.json: question 5"]
+    assert problems.examples[DUPLICATE] == ["part_1.json: question 5"]
 
 
 def test_finds_one_file_or_chunks(tmp_path: Path) -> None:

@@ -257,3 +257,10 @@ def test_a_question_learns_to_find_its_region() -> None:
         if right > 0.9:
             break
     assert right > 0.9
+
+
+def test_weights_that_are_read_are_not_drawn_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random numbers on the meta device would import torch's compiler: seconds for nothing."""
+    monkeypatch.setattr(torch, "randn", None)
+    with torch.device("meta"):
+        assert Encoder(CONFIG).get_parameter("word_table").is_meta

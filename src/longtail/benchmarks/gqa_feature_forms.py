@@ -27,14 +27,6 @@ from longtail.benchmarks.gqa_prepared import GEOMETRY
 from longtail.benchmarks.gqa_stream import Problems
 from longtail.reading import parse_json
 
-TRUNCATED = "truncated line, left out"
-UNREADABLE = "features that cannot be read, left out"
-WRONG_WIDTH = "features of another width, left out"
-DUPLICATE = "image whose features were there before"
-NO_PART = "image whose part is missing or truncated"
-NO_BOXES = "regions without boxes, given the whole image"
-LABELS_DIFFER = "labels for another number of regions, left out"
-
 
 @dataclass(frozen=True, slots=True)
 class ImageRegions:
@@ -49,6 +41,13 @@ class ImageRegions:
     tags: list[str] | None
     size: tuple[int, int]
     where: str
+
+
+TRUNCATED = "truncated line, left out"
+UNREADABLE = "features that cannot be read, left out"
+WRONG_WIDTH = "features of another width, left out"
+NO_PART = "image whose part is missing or truncated"
+LABELS_DIFFER = "labels for another number of regions, left out"
 
 
 def tsv_files(folder: Path) -> tuple[list[Path], list[Path]]:

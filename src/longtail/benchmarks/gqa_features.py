@@ -16,11 +16,12 @@ import numpy as np
 from longtail.benchmarks import gqa_feature_forms as forms
 from longtail.benchmarks.gqa_feature_forms import ImageRegions
 from longtail.benchmarks.gqa_prepared import GEOMETRY, Regions, save_names, whole_folder
-from longtail.benchmarks.gqa_stream import Problems
+from longtail.benchmarks.gqa_stream import DUPLICATE, Problems
 from longtail.downloads import cache_folder
 
 OUTSIDE = "boxes outside the image, clipped to it"
 MISSING = "image without features"
+NO_BOXES = "regions without boxes, given the whole image"
 NOT_FINITE = "features that are not finite, left out"
 SHAPE = "features or boxes of a shape that is none, left out"
 
@@ -126,7 +127,7 @@ def _usable(
     seen: set[str] = set()
     for entry in found:
         if entry.image in seen:
-            problems.note(forms.DUPLICATE, f"{entry.where}: {entry.image}")
+            problems.note(DUPLICATE, f"{entry.where}: {entry.image}")
             continue
         x, boxes = entry.features, entry.boxes
         if x.ndim != 2 or (boxes is not None and boxes.shape != (len(x), 4)):
@@ -143,7 +144,7 @@ def _usable(
             scale = np.array(entry.size * 2, np.float32)
             shares = boxes / scale if scale.all() else boxes
         if shares is None:
-            problems.note(forms.NO_BOXES, entry.where)
+            problems.note(NO_BOXES, entry.where)
             shares = np.tile(np.array([0, 0, 1, 1], np.float32), (len(x), 1))
         width = width or x.shape[1]
         if x.shape[1] != width:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.benchmarks.gqa_stream import Problems, members
+from longtail.benchmarks.gqa_stream import DUPLICATE, Problems, members
 
 NO_ANSWER = "question without an answer"
 NO_IMAGE = "question without an image"
 NO_TEXT = "question without a text"
-DUPLICATE = "question id that was there before"
 
 _REFERENCE = re.compile(r"\(([^()]*)\)\s*$")
 _ABOUT_OBJECTS = ("select", "relate", "verify rel", "choose rel")

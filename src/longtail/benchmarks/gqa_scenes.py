@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.benchmarks.gqa_stream import Problems, members
+from longtail.benchmarks.gqa_stream import DUPLICATE, Problems, members
 
 OUTSIDE = "box outside the image, clipped to it"
 NO_BOX = "object without a box, left out"
 NO_NAME = "object without a name, left out"
 NO_SIZE = "scene without width or height, left out"
 DANGLING = "relation to an object that is not there, left out"
-DUPLICATE = "scene id that was there before"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ CHUNK = 1 << 22
 LONGEST = 1 << 28
 """Characters of one value; nobody publishes a scene graph of more, so the file must be broken."""
 
+DUPLICATE = "id that was there before"
+
 _SPACE = " \t\n\r"
 
 

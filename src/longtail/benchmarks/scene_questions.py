@@ -6,7 +6,7 @@ about, None.
 
 from collections import defaultdict
 
-from longtail.benchmarks.scene_draws import SPATIAL, Asked, Draw, said
+from longtail.benchmarks.scene_draws import SPATIAL, Asked, Draw, Step, said
 from longtail.benchmarks.scene_world import PERSON, Thing, View
 
 QUERY = {
@@ -48,20 +48,15 @@ def query_relation(draw: Draw, view: View) -> Asked | None:
         return None
     relation, category = draw.pick(single)
     answer = found[relation, category][0]
-    return Asked(
-        view.image,
+    return _related(
+        view,
         f"What {category} is {relation} the {anchor.name}?",
-        answer.name,
         f"The {category} is a {answer.name}.",
-        ("query", "rel", "categoryRelS"),
-        category,
+        "categoryRelS",
         f"15-{anchor.name}_{relation},s",
-        [
-            ("select", f"{anchor.name} ({anchor.id})", []),
-            ("relate", f"{category},{relation},s ({answer.id})", [0]),
-            ("query", "name", [1]),
-        ],
-        [anchor],
+        anchor,
+        f"{category},{relation},s",
+        answer,
     )
 
 
@@ -71,37 +66,33 @@ def query_action(draw: Draw, view: View) -> Asked | None:
     if not acts:
         return None
     person, action, thing = draw.pick(acts)
+    full = f"The {person.name} is {action} the {thing.name}."
     if draw.coin():
-        return Asked(
-            view.image,
-            f"What is the {person.name} {action}?",
-            thing.name,
-            f"The {person.name} is {action} the {thing.name}.",
-            ("query", "rel", "relO"),
-            thing.category,
-            f"14-{person.name}_{action},o",
-            [
-                ("select", f"{person.name} ({person.id})", []),
-                ("relate", f"_,{action},o ({thing.id})", [0]),
-                ("query", "name", [1]),
-            ],
-            [person],
-        )
-    return Asked(
-        view.image,
-        f"Who is {action} the {thing.name}?",
-        person.name,
-        f"The {person.name} is {action} the {thing.name}.",
-        ("query", "rel", "relS"),
-        PERSON,
-        f"14-{thing.name}_{action},s",
-        [
-            ("select", f"{thing.name} ({thing.id})", []),
-            ("relate", f"{PERSON},{action},s ({person.id})", [0]),
-            ("query", "name", [1]),
-        ],
-        [thing],
-    )
+        text, local = f"What is the {person.name} {action}?", f"14-{person.name}_{action},o"
+        return _related(view, text, full, "relO", local, person, f"_,{action},o", thing)
+    text, local = f"Who is {action} the {thing.name}?", f"14-{thing.name}_{action},s"
+    return _related(view, text, full, "relS", local, thing, f"{PERSON},{action},s", person)
+
+
+def _related(
+    view: View,
+    text: str,
+    full: str,
+    detailed: str,
+    local: str,
+    anchor: Thing,
+    relation: str,
+    answer: Thing,
+) -> Asked:
+    """A question for the name of the one thing that stands in a relation to `anchor`."""
+    steps: list[Step] = [
+        ("select", f"{anchor.name} ({anchor.id})", []),
+        ("relate", f"{relation} ({answer.id})", [0]),
+        ("query", "name", [1]),
+    ]
+    types = ("query", "rel", detailed)
+    group = answer.category
+    return Asked(view.image, text, answer.name, full, types, group, local, steps, [anchor])
 
 
 def choose_attribute(draw: Draw, view: View) -> Asked:

@@ -23,8 +23,27 @@ PERSON = "person"
 
 
 @dataclass(frozen=True)
-class World:
-    """What the generator makes.
+class Sight:
+    """How well a detector sees the objects.
+
+    Attributes:
+        noise: standard deviation of the features' noise; prototypes have 1.
+        attributes: size of the prototypes of attributes against those of types.
+        occlusion: share of objects whose features are mixed with those of another.
+        tag_noise: share of tags that name another object of the category.
+        detector: so many types have a word of their own as tag, the others that of their category.
+    """
+
+    noise: float = 1.0
+    attributes: float = 0.6
+    occlusion: float = 0.2
+    tag_noise: float = 0.3
+    detector: int = 100
+
+
+@dataclass(frozen=True)
+class World(Sight):
+    """What the generator makes, and how it is seen.
 
     Attributes:
         questions: in train and val together.
@@ -32,11 +51,7 @@ class World:
         per_image: questions asked about one image, on average.
         test_share: of the images, and with them of the questions.
         width: of the region features.
-        noise: standard deviation of the features' noise; prototypes have 1.
-        attributes: size of the prototypes of attributes against those of types.
-        occlusion: share of objects whose features are mixed with those of another.
-        tag_noise: share of tags that name another object of the category.
-        detector: so many types have a word of their own as tag, the others that of their category.
+        exponent, shift: of the types' frequencies, see above.
     """
 
     seed: int = 0
@@ -45,11 +60,6 @@ class World:
     per_image: float = 5.0
     test_share: float = 0.2
     width: int = 128
-    noise: float = 1.0
-    attributes: float = 0.6
-    occlusion: float = 0.2
-    tag_noise: float = 0.3
-    detector: int = 100
     exponent: float = 1.8
     shift: float = 42.0
 

@@ -42,8 +42,8 @@ class PaddedRegions:
         shape = (images, stored.limit, stored.width)
         self.values = torch.zeros(shape, dtype=torch.float16, device=device)
         for start in range(0, images, BLOCK):
-            part = np.arange(start, min(start + BLOCK, images))
-            self.values[start : start + len(part)].copy_(stored.read(part))
+            stop = min(start + BLOCK, images)
+            self.values[start:stop].copy_(stored.read_block(start, stop))
 
     def __call__(self, images: Tensor) -> Tensor:
         found = self.values.index_select(0, images.flatten())
@@ -79,6 +79,18 @@ class StoredRegions:
         list(self._pool.map(copy, parts))
         return out
 
+    def read_block(self, start: int, stop: int) -> Tensor:
+        """Images `start` to `stop` as `read` gives them, without a look at each."""
+        places = np.arange(self.limit)
+        real = places < self.counts[start:stop, None]
+        rows = np.where(real, self.starts[start:stop, None] + places, 0)
+        boxes = np.asarray(self.regions.boxes[rows])
+        values = np.concatenate(
+            [self.regions.features[rows], geometry(boxes).astype(np.float16)], axis=-1
+        )
+        values[~real] = 0
+        return torch.from_numpy(values)
+
     def _copy(self, image: int, row: np.ndarray) -> None:
         start, count = self.starts[image], self.counts[image]
         here = slice(start, start + count)
@@ -110,7 +122,9 @@ class QuestionTable:
         self.capturable = fits(stored, placement, self.device)
         self.host_index = not self.capturable
         self.rows = rows.to("cpu" if self.host_index else device)
-        self._padded = None if self.host_index else PaddedRegions(stored, device)
+        self._on_device: PaddedRegions | None = None
+        if self.capturable and self.device.type != "cpu":  # now: a captured step must find it
+            self._on_device = PaddedRegions(stored, device)
         self._staging: dict[tuple[int, ...], Staging] = {}
 
     @classmethod
@@ -131,6 +145,13 @@ class QuestionTable:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def _padded(self) -> PaddedRegions | None:
+        """Made at the first look: a table on its way to a GPU needs none on the host."""
+        if self._on_device is None and self.capturable:
+            self._on_device = PaddedRegions(self.stored, self.device)
+        return self._on_device
 
     @property
     def width(self) -> int:

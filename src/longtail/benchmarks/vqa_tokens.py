@@ -8,6 +8,7 @@ million questions take seconds, and a machine with nothing but PyTorch can prepa
 import json
 import unicodedata
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -145,7 +146,8 @@ def encode(
     longest = int(lengths.max(initial=1))
     width = min(limit, -(-longest // ROUND) * ROUND)
     ids = np.full((len(rows), width), pieces.pad, np.int32)
-    ids[np.arange(width) < lengths[:, None]] = np.concatenate([np.array(r, np.int32) for r in rows])
+    found = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
+    ids[np.arange(width) < lengths[:, None]] = found
     return ids, cuts
 
 

@@ -237,6 +237,8 @@ def relative_buckets(width: int, buckets: int, farthest: int = 128) -> Tensor:
 
 
 def _initial(name: str, shape: tuple[int, ...]) -> Tensor:
+    if torch.get_default_device().type == "meta":  # drawing there imports the compiler: 2 s
+        return torch.empty(shape)
     if name.endswith(("_bias", "_shift")):
         return torch.zeros(shape)
     return torch.ones(shape) if name.endswith("_gain") else torch.randn(shape) * 0.02
