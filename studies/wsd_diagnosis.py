@@ -12,14 +12,17 @@ hundreds. At the end of every `--every`-th task this counts, of the coordinates 
 
 for the embeddings of words and for all other parameters.
 
-    python studies/wsd_diagnosis.py --set data.cap=10 --set train.lr=1e-5 --out diagnosis.json
+    python studies/wsd_diagnosis.py --set data.cap=5 --set train.lr=1e-5 --out diagnosis.json
     python studies/wsd_diagnosis.py --set data.miniature=true --set train.lr=1e-3 --every 1
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ from torch import Tensor
 from longtail.assembly import build_run
 from longtail.machine import choose_device
 from longtail.settings import resolve
-from longtail.training import Run, train
+from longtail.training import Interrupted, Run, train
 
 SAMPLE = 1 << 20  # coordinates that quantiles are taken from
 
@@ -70,18 +73,23 @@ def _describe(parts: list[tuple[Tensor, ...]]) -> dict[str, float]:
 
 
 def diagnose(
-    run: Run, every: int, tell: Callable[[list[dict[str, Any]]], None] | None = None
+    run: Run,
+    every: int,
+    tell: Callable[[list[dict[str, Any]]], None] | None = None,
+    seconds: float = math.inf,
 ) -> list[dict[str, Any]]:
-    """Train to the end and look at the last step of every `every`-th trained task.
+    """Train and look at the last step of every `every`-th trained task.
 
-    `tell` gets what was found so far, whenever there is more.
+    `tell` gets what was found so far, whenever there is more; training ends after `seconds`.
     """
     rows: list[dict[str, Any]] = []
     settings, position = run.settings, run.position
-    trained = 0
+    trained, begin = 0, time.monotonic()
 
     def look(run: Run) -> None:
         nonlocal trained
+        if time.monotonic() - begin > seconds:
+            raise Interrupted
         if position.epoch != settings.epochs - 1 or position.step == 0:
             return
         examples = run.sequence.train(position.task)
@@ -95,14 +103,16 @@ def diagnose(
             if tell is not None:
                 tell(rows)
 
-    train(run, on_step=look)
+    with contextlib.suppress(Interrupted):
+        train(run, on_step=look)
     return rows
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--every", type=int, default=100, help="look at every so many tasks")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="end after that long")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="JSON file (default: stdout)")
     args = parser.parse_args(argv)
@@ -113,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
         content = {"config": config.as_dict(), "rows": rows}
         args.out.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
-    rows = diagnose(run, args.every, write if args.out else None)
+    rows = diagnose(run, args.every, write if args.out else None, args.seconds)
     if not args.out:
         print(json.dumps(rows, indent=1))
     return 0

@@ -11,7 +11,7 @@ snapshot/               the last consistent states
 ======================= ============================================================
 
 A stack's folder has ``stack.json`` in place of config.toml, ``runs.json`` in place of summary.json
-and ``scores.npz`` in place of scores.jsonl.
+and ``scores.npz`` in place of scores.jsonl; while it trains, ``partial.npz`` has its scores so far.
 """
 
 from __future__ import annotations
@@ -128,6 +128,7 @@ def execute_stack(
             write_atomic(out / "scores.npz", file.getvalue())
             session.write_timing()
             write_json(out / "runs.json", result)
+            (out / "partial.npz").unlink(missing_ok=True)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -11,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from longtail.files import naming, write_json
+from longtail.files import naming, write_atomic, write_json
 from longtail.machine import hardware, now, versions
-from longtail.metrics import ScoreMatrix
+from longtail.metrics import ScoreMatrix, curve
 from longtail.progress import Moment, Reporter, Ticker, finite
 from longtail.snapshot import Snapshots, generator_state, set_generator_state
 from longtail.stopping import Stopped, StopRequest
 from longtail.training import Interrupted, Run, train
+
+PARTIAL_SECONDS = 10.0  # least time between two writings of a stack's scores
 
 
 class Session:
@@ -41,8 +44,10 @@ class Session:
     ) -> None:
         self.run, self.out, self.tell = run, out, tell
         self.snapshots = Snapshots(out / "snapshot", minutes, config, warn=tell.warn)
-        # A stack's scores are arrays; they stay in the matrix, thus in the snapshot.
+        # A stack's scores are arrays; they stay in the matrix, thus in the snapshot. Beside it,
+        # now and then, in a file of their own: a snapshot is large, and they may be all one wants.
         self.journal = Journal(out / "scores.jsonl") if isinstance(run.seed, int) else None
+        self.kept = time.monotonic()
         self.begin = time.monotonic()
         self.seconds, self.sessions, self.started = 0.0, 0, now()
         sizes = np.asarray(run.sequence.train_sizes, dtype=np.float64)
@@ -130,6 +135,9 @@ class Session:
             self.journal.append(after, tasks, scores)
         if len(tasks) == after + 1:
             self.tell.evaluation(after, running_rp(run.matrix))
+            if self.journal is None and time.monotonic() - self.kept > PARTIAL_SECONDS:
+                write_partial(self.out, run.matrix)
+                self.kept = time.monotonic()
 
     def _moment(self) -> tuple[Moment, float]:
         run = self.run
@@ -174,6 +182,18 @@ class Journal:
     def sync(self) -> None:
         with naming(self.path), open(self.path, "ab") as file:
             os.fsync(file.fileno())
+
+
+def write_partial(out: Path, matrix: ScoreMatrix) -> None:
+    """partial.npz: what a stack scored so far, arrays [P, S, T] and the curve [P, S, E].
+
+    Tasks up to the last of `after` have all been evaluated then; later ones are NaN.
+    """
+    after, points = curve(matrix)
+    file = io.BytesIO()
+    arrays = {name: getattr(matrix, name) for name in ("own", "best", "last")}
+    np.savez(file, after=after, curve=points, **arrays)
+    write_atomic(out / "partial.npz", file.getvalue())
 
 
 def running_rp(matrix: ScoreMatrix) -> float | None:

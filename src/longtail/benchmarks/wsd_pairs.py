@@ -42,9 +42,14 @@ class Targets:
     gold: np.ndarray  # [pairs] bool
     cut: int  # targets whose sentence was cut to a window
 
+    @functools.cached_property
+    def senses(self) -> np.ndarray:
+        """How many pairs each target has; kept, as every task asks for a few of 226,036."""
+        return np.diff(self.first_pair)
+
     def pairs_of(self, targets: np.ndarray) -> np.ndarray:
         """The pairs of targets [..., n] of one row length each: [..., Σ senses]."""
-        sizes = np.diff(self.first_pair)[targets]
+        sizes = self.senses[targets]
         if targets.ndim > 1:  # replicas differ in their targets, not in how many of each task
             return np.stack([self.pairs_of(row) for row in targets])
         ends = np.cumsum(sizes)
