@@ -19,7 +19,7 @@ NEW = slice(0, 3)  # the coordinates that the first tasks leave alone
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
 
 
-@pytest.fixture(params=IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
+@pytest.fixture(params=IMPLEMENTATIONS.values(), ids=list(IMPLEMENTATIONS))
 def implementation(request: pytest.FixtureRequest) -> dict[str, Any]:
     return request.param
 

@@ -12,7 +12,9 @@ from longtail.optim.cuda import plan
 pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
-POLICIES = list(itertools.product(("reset", "ema", "task"), repeat=2))
+FIRST = ("reset", "ema", "task")
+POLICIES = list(itertools.product(FIRST, (*FIRST, "task_seen")))
+AVERAGED = ("task", "task_seen")
 SETTINGS = {
     "lr": 1e-2,
     "beta1": 0.9,
@@ -53,6 +55,8 @@ class Expected:
             m = (t * m + c * self.mc) / (t + c)
         if s["second_moment"] == "task":
             v = (t * v + c * self.vc) / (t + c)
+        if s["second_moment"] == "task_seen":
+            v = torch.where(self.vc == 0, v, (t * v + c * self.vc) / (t + c))
         self.p = self.p - (1 - s["beta3"] ** t) * s["lr"] * m / (v.sqrt() + s["eps"])
         self.p = self.p.to(dtype).double()
 
@@ -62,7 +66,7 @@ class Expected:
             return
         if s["first_moment"] == "task":
             self.mc = (t * self.m / (1 - s["beta1"] ** t) + c * self.mc) / (t + c)
-        if s["second_moment"] == "task":
+        if s["second_moment"] in AVERAGED:
             self.vc = (t * self.v / (1 - s["beta2"] ** t) + c * self.vc) / (t + c)
         if s["first_moment"] != "ema":
             self.m = torch.zeros_like(self.m)
@@ -105,7 +109,7 @@ def check(actual: Actual, expected: list[Expected], s: dict) -> None:
     for i, (p, e) in enumerate(zip(actual.params, expected, strict=True)):
         close(p, e.p, TOLERANCE[p.dtype], f"param {i}")
         kept = [("exp_avg", e.m), ("exp_avg_sq", e.v)]
-        kept += [("past_exp_avg_sq", e.vc)] if s["second_moment"] == "task" else []
+        kept += [("past_exp_avg_sq", e.vc)] if s["second_moment"] in AVERAGED else []
         kept += [("past_exp_avg", e.mc)] if s["first_moment"] == "task" else []
         for name, want in kept:
             x = actual.lists[name][i]
@@ -152,7 +156,16 @@ SHAPES = [(), (1,), (7,), (64, 33), (2048,), (4096,), (2049,), (0,), (130, 100)]
 def test_policies(first: str, second: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     s = SETTINGS | {"first_moment": first, "second_moment": second}
-    drive(Actual([make(shape, dtype) for shape in SHAPES]), s)
+    actual = Actual([make(shape, dtype) for shape in SHAPES])
+
+    def grads_of(task: int, _: int) -> list[Tensor]:
+        """Every second element is first moved in the last task."""
+        grads = [make(tuple(p.shape), dtype) for p in actual.params]
+        for grad in grads:
+            grad.flatten()[::2] *= task == 2
+        return grads
+
+    drive(actual, s, grads_of)
 
 
 @pytest.mark.parametrize(
