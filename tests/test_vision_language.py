@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from longtail.models.encoder import Encoder, EncoderConfig
 from longtail.models.vision_language import VisionLanguage
+from longtail.models.vision_language_align import align
 from longtail.models.vision_language_weights import from_pretrained, keep_words
 from longtail.replicas import Replicas
 
@@ -264,3 +265,30 @@ def test_weights_that_are_read_are_not_drawn_first(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch, "randn", None)
     with torch.device("meta"):
         assert Encoder(CONFIG).get_parameter("word_table").is_meta
+
+
+def test_aligned_regions_lie_at_the_words_of_their_tags() -> None:
+    torch.manual_seed(0)
+    model = VisionLanguage(Encoder(CONFIG), WIDTH, ANSWERS, region_norm=1e-12)
+    model.encoder.get_parameter("embed_gain").data.uniform_(0.5, 2)
+    table = model.encoder.get_parameter("word_table").detach()
+    tags = torch.randint(1, 6, (400,))
+    regions = torch.randn(6, WIDTH)[tags] + 0.2 * torch.randn(400, WIDTH) + 3
+    fresh = model.region.weight.detach().clone()
+    align(model, regions, table[tags])
+    assert torch.equal(model.region_norm.weight, model.encoder.get_parameter("embed_gain"))  # pyright: ignore
+    found = model.region(regions).detach()
+    assert torch.allclose(found.mean(0), table[tags].mean(0), atol=1e-5)
+    nearest = torch.cdist(found, table[1:6]).argmin(1) + 1
+    assert (nearest == tags).float().mean() > 0.7
+    # half of what spreads the regions is the fresh layer's: what no tag says is not lost
+    centred = regions - regions.mean(0)
+    only = nn.functional.linear(centred, fresh)
+    share = (found - found.mean(0)).flatten() @ only.flatten() / only.norm() / found.std(0).norm()
+    assert share / len(regions) ** 0.5 == pytest.approx(0.5**0.5, abs=0.15)
+
+
+def test_one_tag_for_all_aligns_nothing() -> None:
+    model = VisionLanguage(Encoder(CONFIG), WIDTH, ANSWERS)
+    with pytest.raises(ValueError, match="different tags"):
+        align(model, torch.randn(9, WIDTH), torch.ones(9, HIDDEN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,22 @@ def test_what_is_left_out_is_said_before_training(
     path.write_text(json.dumps(asked))
     vqa.read_content(vqa.Settings(source="gqa", folder=str(world), largest_task=0))
     assert f"question without an answer: 1 ({path.name}: question {first})" in caplog.text
+
+
+def test_aligned_models_differ_in_their_region_layer_alone(folder: Path) -> None:
+    plain, aligned = (
+        build_run(config(folder, **{"data.align": align})).model.state_dict()
+        for align in (False, True)
+    )
+    changed = {name for name in plain if not torch.equal(plain[name], aligned[name])}
+    assert changed == {"region.weight", "region.bias"}
+
+
+def test_aligning_needs_tags_of_training_images() -> None:
+    content = random_content(tasks=3, questions=40, images=6, width=4)
+    values, tags = vqa.tagged_regions(content, most=10)
+    assert (values.shape, len(tags)) == ((10, 4 + 6), 10)
+    assert torch.equal(values[0, :4], torch.from_numpy(content.regions.features[0]).float())
+    untagged = replace(content.regions, tags=np.full_like(content.regions.tags, -1))
+    with pytest.raises(ValueError, match="no region of a training image has a tag"):
+        vqa.tagged_regions(replace(content, regions=untagged))

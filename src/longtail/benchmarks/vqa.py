@@ -20,7 +20,7 @@ from torch import nn
 from longtail.benchmarks import Benchmark
 from longtail.benchmarks.gqa_data import data_command
 from longtail.benchmarks.gqa_options import DataOptions
-from longtail.benchmarks.gqa_prepared import PreparedVQA, Regions
+from longtail.benchmarks.gqa_prepared import PreparedVQA, Regions, geometry
 from longtail.benchmarks.gqa_sources import prepare
 from longtail.benchmarks.gqa_stream import Problems
 from longtail.benchmarks.vqa_table import QuestionTable
@@ -80,6 +80,7 @@ class Settings(DataOptions):
     backbone: str = _setting(
         "tiny", "encoder: a folder, a Hugging Face name, or tiny: a small one without weights"
     )
+    align: bool = _setting(False, "start a fresh region layer from the tags' words, as Oscar does")
     dropout: float = _setting(0.1, "dropout in training")
     placement: Literal["auto", "memory", "storage"] = _setting(
         "auto", "regions on the device, or read from storage batch by batch; auto: if they fit"
@@ -95,7 +96,7 @@ class Settings(DataOptions):
 
 def build(settings: Settings, seed: int) -> Benchmark:
     """The sequence and the model; only the model depends on the seed."""
-    data = replace(settings, dropout=0.0)
+    data = replace(settings, dropout=0.0, align=False)
     content = read_content(data)
     table, kept = _table(data)
     sequence = TableSequence(
@@ -106,7 +107,8 @@ def build(settings: Settings, seed: int) -> Benchmark:
         content.task_names,
     )
     width, answers = table.stored.width, len(content.answer_names)
-    return Benchmark(sequence, make_model(settings, width, answers, kept, table.width))
+    make = make_model(settings, width, answers, kept, table.width)
+    return Benchmark(sequence, _aligned(make, data, kept) if settings.align else make)
 
 
 @functools.lru_cache(maxsize=2)
@@ -134,13 +136,7 @@ def save(content: PreparedVQA, folder: Path) -> None:
 @functools.lru_cache(maxsize=2)
 def _table(settings: Settings) -> tuple[QuestionTable, np.ndarray]:
     """The questions with their regions, and the tokens in use by their number in the backbone."""
-    content = read_content(settings)
-    if settings.backbone == "tiny":
-        pieces = WordPiece.of_words([*content.questions, *content.regions.tag_names])
-    else:
-        from longtail.models.encoder_weights import locate
-
-        pieces = WordPiece.from_folder(locate(settings.backbone))
+    content, pieces = read_content(settings), _pieces(settings)
     images, answers = np.asarray(content.images), np.asarray(content.answers)
     tags = tag_texts(content.regions)
     ids, cuts = encode(pieces, content.questions, tags, images, settings.tokens)
@@ -149,6 +145,55 @@ def _table(settings: Settings) -> tuple[QuestionTable, np.ndarray]:
     limit = min(settings.regions or most, most)
     table = QuestionTable.of(ids, cuts, answers, images, content.regions, limit, settings.placement)
     return table, kept
+
+
+def _pieces(settings: Settings) -> WordPiece:
+    """The words of the backbone."""
+    if settings.backbone == "tiny":
+        content = read_content(settings)
+        return WordPiece.of_words([*content.questions, *content.regions.tag_names])
+    from longtail.models.encoder_weights import locate
+
+    return WordPiece.from_folder(locate(settings.backbone))
+
+
+def _aligned(
+    make: Callable[[int], nn.Module], settings: Settings, kept: np.ndarray
+) -> Callable[[int], nn.Module]:
+    """Models whose region layer starts from the tags of the training images' regions."""
+    from longtail.models.vision_language_align import align
+
+    regions, tags = tagged_regions(read_content(settings))
+    place = {int(old): new for new, old in enumerate(kept)}
+    pieces, names = _pieces(settings), read_content(settings).regions.tag_names
+    words = [[place[n] for n in pieces(name) if n in place] for name in names]
+    known = np.array([bool(row) for row in words])[tags]
+    regions, tags = regions[torch.from_numpy(known)], torch.from_numpy(tags[known])
+
+    def start(seed: int) -> nn.Module:
+        model = make(seed)
+        assert isinstance(model, VisionLanguage)
+        table = model.encoder.get_parameter("word_table").detach()
+        found = [table[row].mean(0) if row else table[0] for row in words]
+        align(model, regions, torch.stack(found)[tags])
+        return model
+
+    return start
+
+
+def tagged_regions(content: PreparedVQA, most: int = 20_000) -> tuple[torch.Tensor, np.ndarray]:
+    """Regions [n, F + 6] of training images with their tags [n]: all, or `most` evenly chosen."""
+    stored = content.regions
+    seen = np.zeros(len(stored.images), bool)
+    seen[np.asarray(content.images)[np.asarray(content.train_rows)]] = True
+    tags = np.asarray(stored.tags)
+    rows = np.flatnonzero(np.repeat(seen, np.diff(stored.offsets)) & (tags >= 0))
+    if not len(rows):
+        raise ValueError("align = true, but no region of a training image has a tag")
+    rows = rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]
+    boxes = geometry(np.asarray(stored.boxes[rows]))
+    values = np.concatenate([stored.features[rows].astype(np.float32), boxes], axis=1)
+    return torch.from_numpy(values), tags[rows]
 
 
 def tag_texts(regions: Regions) -> list[str]:
