@@ -65,7 +65,10 @@ class ContinualAdam(Optimizer):
         first_moment: what becomes of m at a boundary: ``"reset"`` starts it again from zero,
             ``"ema"`` keeps it (its bias correction restarts with the task), ``"task"`` averages
             it over tasks like v.
-        second_moment: the same for v; ``"ema"`` also keeps its step count. The paper's method is
+        second_moment: the same for v; ``"ema"`` also keeps its step count. ``"task_seen"`` is
+            ``"task"`` where an earlier task has moved the coordinate (:math:`v_c > 0`) and Adam's
+            :math:`\hat v` where none has, such as the embedding of a new word, whose step
+            ``"task"`` multiplies by :math:`\sqrt{(t + c) / t}`. The paper's method is
             ``first_moment="reset"``, ``second_moment="task"``. Both may differ between parameter
             groups.
         foreach: use the multi-tensor implementation; by default where torch would, on CUDA.

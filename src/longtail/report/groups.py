@@ -20,7 +20,12 @@ METHOD_NAMES = {
     "agem": "A-GEM",
     "multitask": "MTL",
 }
-POLICY_NAMES = {"continual": "w/ MC", "reset": "w/o MC", "carry": "carry"}
+POLICY_NAMES = {
+    "continual": "w/ MC",
+    "continual_seen": "w/ MC, seen",
+    "reset": "w/o MC",
+    "carry": "carry",
+}
 
 
 @dataclass
