@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail import graphs
-from longtail.graphs import GraphForward, GraphStep
+from longtail.graphs import GraphForward, GraphStep, _Step
 from longtail.methods import METHODS, Method
 from longtail.modes import evaluation_mode
 from longtail.replicas import build_model
@@ -212,6 +212,19 @@ def test_forward_passes_give_what_the_model_gives(stacked: bool) -> None:
         torch.testing.assert_close(a, b)
     assert forward.training
     assert forward(inputs).requires_grad
+
+
+def test_the_rows_of_a_task_of_one_batch_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(epochs=4, batch_size=64)
+    run.take_step = GraphStep(run, capture=False)
+    loads: list[int] = []
+    load = _Step.load
+    monkeypatch.setattr(_Step, "load", lambda *args: (loads.append(1), load(*args))[1])
+    steps: list[int] = []
+    train(run, on_step=lambda run: steps.append(run.position.step))
+    tasks = sum(size > 0 for size in SIZES)
+    assert len(loads) == tasks
+    assert steps.count(1) == 4 * tasks
 
 
 def test_mistakes_are_named() -> None:

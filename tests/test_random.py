@@ -40,6 +40,17 @@ def test_tensor_hash_equals_numpy_hash(seed):
     assert np.array_equal(ours.numpy(), random._bits_numpy(1000, seed, ("k", 9), 12).view(np.int64))
 
 
+@pytest.mark.parametrize("seed", [5, torch.tensor([5, 0, 9])])
+@pytest.mark.parametrize("draw", [random.uniform, random.normal, random.permutation])
+def test_a_range_in_a_key_stacks_the_numbers_of_its_keys(draw, seed):
+    stacked = draw(7, seed, "z", range(3, 6))
+    one_by_one = torch.stack([draw(7, seed, "z", t) for t in range(3, 6)])
+    assert torch.equal(stacked, one_by_one)
+    on_device = random._bits_torch(7, seed, ("z", range(3, 6)), "cpu", 2)
+    ours = random._bits_numpy(7, seed, ("z", range(3, 6)), 2)
+    assert np.array_equal(on_device.numpy(), ours.view(np.int64))
+
+
 def test_derive_gives_a_seed_that_torch_and_tensors_take():
     seeds = [derive(s, "model") for s in range(1000)]
     assert len(set(seeds)) == 1000

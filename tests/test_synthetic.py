@@ -9,6 +9,7 @@ import torch
 
 from longtail.benchmarks import synthetic
 from longtail.benchmarks.synthetic import Settings, SyntheticSequence, task_sizes, task_weights
+from longtail.benchmarks.synthetic_tables import Kept, fits
 
 SMALL = Settings(tasks=6, d=12, l=2, hidden=5, k=2, minimum=4, cap=40)
 
@@ -177,6 +178,34 @@ def test_a_task_of_one_batch_is_made_once():
     assert torch.equal(train[everything.contiguous()][0], x)  # a copy: seeds may differ
     backwards = everything.flip(1)
     torch.testing.assert_close(train[backwards[:1].expand(2, -1)][0], x.flip(1))
+
+
+def test_tasks_made_together_are_those_made_one_by_one():
+    kinds = [settings(setting=kind, tasks=23) for kind in synthetic.SETTINGS]
+    alone, together = (SyntheticSequence(kinds, [5, 2]) for _ in range(2))
+    together._blocks = together.blocks(numbers=300, most=6)
+    sizes = [len(block) for block in together._blocks]
+    assert sum(sizes) == 23
+    assert max(sizes) == 6
+    assert min(sizes) == 1
+    for part in ("train", "test"):
+        for t in (0, 7, 8, 22, 3):
+            mine, theirs = together.make(t, part), alone.make(t, part)
+            assert torch.equal(mine.A, theirs.A)
+            assert len(mine) == len(theirs)
+            torch.testing.assert_close(mine.hidden, theirs.hidden)
+            torch.testing.assert_close(mine.targets, theirs.targets)
+
+
+def test_test_examples_that_are_kept_are_those_of_the_chain():
+    sequence = SyntheticSequence([SMALL, settings(setting="shift")], [5, 2])
+    chain, _ = sequence.tests(6)
+    kept = Kept(sequence._tests[0], len(chain))
+    for upto in (2, 5, 3, 6):
+        found, expected = kept.upto(sequence._tests[:upto])[:], sequence.tests(upto)[0][:]
+        for mine, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, theirs)
+    assert not fits(sequence._tests[0], len(chain))  # on a CPU they are made when they are read
 
 
 def test_captured_steps_read_every_task_at_one_place():

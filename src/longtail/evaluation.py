@@ -204,6 +204,8 @@ def _scores(
 def _rows_per_batch(model: nn.Module, examples: Examples, lead: tuple[int, ...]) -> int:
     if len(examples) <= _FEW:
         return _FEW
+    if (limit := getattr(examples, "rows_at_once", None)) is not None:
+        return int(limit)
     inputs, targets = read(examples, 0, 1)
     tensors = [leaf.padded if isinstance(leaf, Ragged) else leaf for leaf in leaves(inputs)]
     row = sum(tensor.numel() for tensor in tensors) * (lead[1] if targets.ndim == 1 else 1)

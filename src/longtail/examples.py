@@ -6,6 +6,7 @@ too large for memory, and :class:`RaggedColumn` for rows of different lengths. A
 a view of it, so a sequence of thousands of tasks costs no more than its data.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -260,6 +261,13 @@ class Rows:
 def rows_device(table: Examples, device: Device) -> Device:
     """Where numbers of a table's rows belong."""
     return "cpu" if getattr(table, "host_index", False) else device
+
+
+@functools.lru_cache(maxsize=1)
+def in_order(n: int, device: Device, replicas: int | None = None) -> Tensor:
+    """Numbers of all rows, [n] or [S, n]; the same object again, so do not write to it."""
+    order = torch.arange(n, device=device)
+    return order if replicas is None else order.expand(replicas, -1)
 
 
 def leaves(tree: Any) -> list[Any]:

@@ -63,9 +63,24 @@ class GraphStep:
         self.graphs = Graphs(run.device) if capture else None
         self.steps: dict[Hashable, _Step] = {}
         self.version = -1
+        self.loaded: tuple[Examples | None, Tensor | None, _Step | None] = None, None, None
 
     def __call__(self, run: Run, examples: Examples, index: Tensor) -> None:
-        method, rows = run.method, index.shape[-1]
+        table, numbers, step = self.loaded  # all epochs of a task of one batch read the same rows
+        if step is None or table is not examples or numbers is not index:
+            step = self._load(run, examples, index)
+        if self.graphs is None:
+            step(run)
+        else:
+            self.graphs.call(step, lambda: step(run))
+        if self.stores:
+            method, rows = run.method, index.shape[-1]
+            method.outputs = rows_of(step.outputs, 0, rows, len(method.lead))
+            method.observe(rows_of(step.batch, 0, rows, len(method.lead[1:])))
+
+    def _load(self, run: Run, examples: Examples, index: Tensor) -> _Step:
+        """Decide which rows are read, and copy their numbers to where a graph finds them."""
+        method, rows, given = run.method, index.shape[-1], index
         size = rows if self.exact else padded_size(rows, run.settings.batch_size, examples)
         if rows < size:
             index = pad(index, (0, size - rows))  # with row 0, at weight 0
@@ -77,14 +92,10 @@ class GraphStep:
             slots = buffer.plan(method.draws, method.draw_size(rows), method.draw_size(size))
         step = self._step((slots is not None, *key), (build, tensors, slots, size, run.device))
         step.load(tensors, slots, None if self.exact else rows)
-        if self.graphs is None:
-            step(run)
-        else:
-            self.graphs.call(step, lambda: step(run))
-        if self.stores:
-            dim = len(method.lead)
-            method.outputs = rows_of(step.outputs, 0, rows, dim)
-            method.observe(rows_of(step.batch, 0, rows, len(method.lead[1:])))
+        # Draws differ from step to step, and so may rows that are copied in place of their numbers.
+        again = not method.draws and isinstance(key[0], int)
+        self.loaded = (examples, given, step) if again else (None, None, None)
+        return step
 
     def _step(self, key: Hashable, arguments: tuple[Any, ...]) -> _Step:
         step = self.steps.get(key)

@@ -82,14 +82,15 @@ class ScoreMatrix:
         tasks, values = self._read(after, scores)
         self._has_own[tasks[tasks == after]] = True
         self.own[..., tasks[tasks == after]] = values[..., tasks == after]
-        newer = self._last_after[tasks] <= after
-        self.last[..., tasks[newer]] = values[..., newer]
+        newer = np.flatnonzero(self._last_after[tasks] <= after)
+        self.last[..., _span(tasks[newer])] = values[..., _span(newer)]
         self._last_after[tasks[newer]] = after
         learned = tasks <= after  # a score from before the task's place says nothing of forgetting
-        known, first = learned & self._has_best[tasks], learned & ~self._has_best[tasks]
+        known = np.flatnonzero(learned & self._has_best[tasks])
+        first = np.flatnonzero(learned & ~self._has_best[tasks])
         better = np.maximum if self.higher_is_better else np.minimum
-        t = tasks[known]
-        self.best[..., t] = better(self.best[..., t], values[..., known])
+        t = _span(tasks[known])
+        self.best[..., t] = better(self.best[..., t], values[..., _span(known)])
         self.best[..., tasks[first]] = values[..., first]
         self._has_best[tasks[first]] = True
         # a_ii alone is in `own`: thousands of rows of one entry would only be slow to save
@@ -125,8 +126,9 @@ class ScoreMatrix:
             raise ValueError(f"Invalid scores: {values.shape} for {len(tasks)} tasks")
         if self.lead is None and len(tasks):
             self.lead = values.shape[:-1]
+            # Tasks lie far apart in memory, replicas side by side: scores come task by task.
             self.own, self.best, self.last = (
-                np.full((*self.lead, len(self)), np.nan) for _ in range(3)
+                np.moveaxis(np.full((len(self), *self.lead), np.nan), 0, -1) for _ in range(3)
             )
         elif len(tasks) and values.shape[:-1] != self.lead:
             raise ValueError(f"Invalid scores: {values.shape[:-1]} replicas after {self.lead}")
@@ -143,7 +145,7 @@ class ScoreMatrix:
             self.rows[after] = tasks, values
         weighed = np.flatnonzero(self.test_sizes[: after + 1])
         if len(weighed) and (self._last_after[weighed] == after).all():
-            self._curve[after] = _mean(self.last[..., weighed], self.test_sizes[weighed])
+            self._curve[after] = _mean(self.last[..., _span(weighed)], self.test_sizes[weighed])
 
     def state_dict(self) -> dict[str, Any]:
         arrays = {name: getattr(self, name) for name in _ARRAYS}
@@ -278,6 +280,13 @@ def _mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Weighted mean over the last dimension; 0 where there is no weight."""
     total = weights.sum()
     return values @ weights / total if total > 0 else np.zeros(values.shape[:-1])
+
+
+def _span(numbers: np.ndarray) -> Any:
+    """Numbers as a slice where each is one more than the last, which NumPy need not copy."""
+    if len(numbers) == 0 or (np.diff(numbers) != 1).any():
+        return numbers
+    return slice(int(numbers[0]), int(numbers[-1]) + 1)
 
 
 def _lead(m: ScoreMatrix) -> tuple[int, ...]:

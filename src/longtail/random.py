@@ -10,7 +10,8 @@ So a resumed run needs no generator state, replica i of a stack draws what the s
 seed draws, and every device gives the same numbers.
 
 A seed is an int, or a LongTensor ``[S]``: results then get a leading dimension of S. Keys are ints
-and strings that name the purpose: ``permutation(n, seed, "batches", task, epoch)``.
+and strings that name the purpose: ``permutation(n, seed, "batches", task, epoch)``. The last one
+may be a range: the numbers of each of its keys, stacked along a dimension in front of all others.
 """
 
 import functools
@@ -24,7 +25,7 @@ from torch import Tensor
 from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissingImports]
 
 Seed = int | Tensor
-Key = int | str
+Key = int | str | range
 Device = torch.device | str
 
 _MASK = (1 << 64) - 1
@@ -110,9 +111,24 @@ def _word(name: str) -> int:
 def _fold(key: tuple[Key, ...]) -> int:
     folded = len(key)
     for part in key:
-        value = _word(part) if isinstance(part, str) else int(part)
-        folded = _mix(((folded ^ value) + _GAMMA) & _MASK)
+        folded = _join(folded, part)
     return folded
+
+
+def _join(folded: int, part: Key) -> int:
+    assert not isinstance(part, range)
+    value = _word(part) if isinstance(part, str) else int(part)
+    return _mix(((folded ^ value) + _GAMMA) & _MASK)
+
+
+def _folds(key: tuple[Key, ...]) -> list[int] | None:
+    """`_fold` of each key that a last part which is a range stands for; None without one."""
+    if not key or not isinstance(key[-1], range):
+        return None
+    folded = len(key)
+    for part in key[:-1]:
+        folded = _join(folded, part)
+    return [_join(folded, last) for last in key[-1]]
 
 
 def _state(seed: int, key: tuple[Key, ...]) -> int:
@@ -137,12 +153,15 @@ def _steps(n: int) -> np.ndarray:
 def _bits_numpy(n: int, seed: Seed, key: tuple[Key, ...], start: int) -> np.ndarray:
     # long streams are not worth keeping; short ones (a batch, a task) come again and again
     steps = _steps(n) if n <= 4096 else np.arange(1, n + 1, dtype=_U64) * _U64(_GAMMA)
-    shift = start * _GAMMA
-    if isinstance(seed, Tensor):
-        seeds = seed.cpu().numpy().astype(np.int64).view(_U64)
-        state = _mix_numpy(_mix_numpy(seeds + _U64(_GAMMA)) ^ _U64(_fold(key)))
-        return _mix_numpy((state + _U64(shift & _MASK))[:, None] + steps)
-    return _mix_numpy(_U64((_state(seed, key) + shift) & _MASK) + steps)
+    shift, several = (start * _GAMMA) & _MASK, _folds(key)
+    if not isinstance(seed, Tensor) and several is None:
+        return _mix_numpy(_U64((_state(seed, key) + shift) & _MASK) + steps)
+    seeds = seed.cpu().numpy() if isinstance(seed, Tensor) else np.array([seed])
+    mixed = _mix_numpy(seeds.astype(np.int64).view(_U64) + _U64(_GAMMA))
+    folds = _fold(key) if several is None else np.array(several, _U64)[:, None]
+    state = _mix_numpy(mixed ^ np.asarray(folds, _U64))
+    bits = _mix_numpy((state + _U64(shift))[..., None] + steps)
+    return bits if isinstance(seed, Tensor) else bits[:, 0]
 
 
 def _uniform_numpy(n: int, seed: Seed, key: tuple[Key, ...], start: int) -> np.ndarray:
@@ -185,7 +204,13 @@ def _mix_torch(x: Tensor) -> Tensor:
 
 def _bits_torch(n: int, seed: Seed, key: tuple[Key, ...], device: Device, start: int) -> Tensor:
     steps = torch.arange(start + 1, start + n + 1, device=device) * _signed(_GAMMA)
-    if isinstance(seed, Tensor):
-        state = _mix_torch(seed.to(device) + _signed(_GAMMA))
-        return _mix_torch(_mix_torch(state ^ _signed(_fold(key)))[:, None] + steps)
-    return _mix_torch(steps + _signed(_state(seed, key)))
+    several = _folds(key)
+    if not isinstance(seed, Tensor) and several is None:
+        return _mix_torch(steps + _signed(_state(seed, key)))
+    seeds = seed.to(device) if isinstance(seed, Tensor) else torch.tensor([seed], device=device)
+    folds: int | Tensor = _signed(_fold(key)) if several is None else 0
+    if several is not None:
+        folds = torch.tensor([_signed(x) for x in several], device=device)[:, None]
+    state = _mix_torch(_mix_torch(seeds + _signed(_GAMMA)) ^ folds)
+    bits = _mix_torch(state[..., None] + steps)
+    return bits if isinstance(seed, Tensor) else bits[:, 0]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from longtail.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.evaluation import due, evaluate_all, validation_score
-from longtail.examples import rows_device
+from longtail.examples import in_order, rows_device
 from longtail.graphs import GraphForward, GraphStep
 from longtail.methods import Method
 from longtail.methods.base import size_of
@@ -69,8 +69,9 @@ class Run:
         evaluate: replaces the default evaluation: `evaluate(model, sequence, tasks)` for a range
             of tasks gives their scores [*lead, len(tasks)], or a dict of such by name; False for
             no evaluation at all. Tensors are read when somebody looks at the matrix. It may have
-            a method `validation(model, sequence, task)` for the choice of the best epoch, and
-            `captured = True` if small batches of the model it gets may replay a CUDA graph.
+            a method `validation(model, sequence, task)` for the choice of the best epoch,
+            `further`, the names of scores that it alone knows, and `captured = True` if small
+            batches of the model it gets may replay a CUDA graph.
     """
 
     def __init__(
@@ -96,7 +97,8 @@ class Run:
         self.best: Best | None = None  # the best epoch of this task so far
         trained = sequence.train_sizes > 0
         objective = sequence.objective
-        names = (objective.score_name, *(name for name, _ in objective.further))
+        own: Sequence[str] = getattr(self.evaluate, "further", ())
+        names = (objective.score_name, *(name for name, _ in objective.further), *own)
         matrices = {
             name: ScoreMatrix(sequence.test_sizes, objective.higher_is_better, trained)
             for name in names
@@ -186,7 +188,8 @@ def train(
                     done = position.epoch * steps + position.step
                     set_learning_rate(run.optimizer, settings, done, steps)
                     start = position.step * size
-                    run.take_step(run, source, order[..., start : start + size])
+                    index = order if steps == 1 else order[..., start : start + size]
+                    run.take_step(run, source, index)
                     position.step += 1
                     if on_step is not None:
                         on_step(run)
@@ -213,8 +216,7 @@ def batch_order(run: Run, examples: Examples) -> Tensor:
     """
     n, device = len(examples), rows_device(examples, run.device)
     if n <= run.settings.batch_size * run.settings.accumulate:
-        order = torch.arange(n, device=device)
-        return order.expand(len(run.seed), -1) if isinstance(run.seed, Tensor) else order
+        return in_order(n, device, len(run.seed) if isinstance(run.seed, Tensor) else None)
     key = ("batches", run.position.task, run.position.epoch)
     return permutation(n, run.seed, *key, device=device)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -32,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.benchmarks import Benchmark
-from longtail.benchmarks.synthetic_tables import Chain, Dense, Generated, Place, dense
+from longtail.benchmarks.synthetic_tables import Chain, Dense, Generated, Kept, Place, dense, fits
 from longtail.random import normal, permutation, uniform
 from longtail.sequences import floor
 from longtail.tasks import REGRESSION, Examples, TaskSequence, TensorExamples
@@ -126,13 +127,11 @@ def task_weights(settings: Settings, seeds: Tensor) -> Tensor:
 @functools.lru_cache(maxsize=1)  # settings share them, and so do stacks of other methods
 def _replacements(T: int, d: int, k: int, seeds: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Which coordinates are drawn again at tasks 1 to T - 1, and their values, [T - 1, S, k]."""
-    key = torch.tensor(seeds)
-    chosen = [permutation(d, key, "coordinates", t)[:, :k] for t in range(1, T)]
-    values = [normal(k, key, "values", t) for t in range(1, T)]
+    key, blocks = torch.tensor(seeds), [range(t, min(t + 64, T)) for t in range(1, T, 64)]
     empty = torch.empty(0, len(seeds), k)
-    if T == 1:
-        return empty.long(), empty
-    return torch.stack(chosen), torch.stack(values)
+    chosen = [permutation(d, key, "coordinates", tasks)[..., :k] for tasks in blocks]
+    values = [normal(k, key, "values", tasks) for tasks in blocks]
+    return torch.cat([empty.long(), *chosen]), torch.cat([empty, *values])
 
 
 class SyntheticSequence(TaskSequence):
@@ -160,18 +159,37 @@ class SyntheticSequence(TaskSequence):
         self._kinds = None if len(kinds) == 1 else chosen
         self._tests: list[Generated] = []
         self._place: Place | None = None
+        self._kept: Kept | None = None
+        self._blocks: list[range] = []  # tasks to be made together, where that is worth it
+        self._made: dict[str, tuple[range, list[Generated]]] = {}
 
     def to(self, device: torch.device | str) -> SyntheticSequence:
         moved = copy.copy(self)
         moved.device = torch.device(device)
         moved.seeds, moved._weights = self.seeds.to(device), self._weights.to(device)
         moved._kinds = None if self._kinds is None else self._kinds.to(device)
-        moved._tests = []
-        moved._place = Place(int(self.train_sizes[0])) if moved.device.type == "cuda" else None
+        moved._tests, moved._kept, moved._made = [], None, {}
+        cuda = moved.device.type == "cuda"
+        moved._place = Place(int(self.train_sizes[0])) if cuda else None
+        moved._blocks = self.blocks() if cuda else []
         return moved
 
+    def blocks(self, numbers: int = 1 << 24, most: int = 64) -> list[range]:
+        """Consecutive tasks with at most so many random numbers, padded to the largest's size.
+
+        A small task is thirty kernels, which take longer to launch than a block's to run.
+        """
+        found, start = [], 0
+        for t in range(1, self.settings.tasks + 1):
+            last = t == self.settings.tasks
+            size = self.train_sizes[start : t + 1].max() * len(self.seeds) * self.settings.l
+            if last or t - start == most or size * (t + 1 - start) > numbers:
+                found.append(range(start, t))
+                start = t
+        return found
+
     def train(self, i: int) -> Examples:
-        made = self.make(i, "train", int(self.train_sizes[i]))
+        made = self.make(i, "train")
         made.place = self._place
         return self._examples(made)
 
@@ -181,49 +199,69 @@ class SyntheticSequence(TaskSequence):
 
     def tests(self, upto: int) -> tuple[Examples, Tensor]:
         self._make_tests(upto)
-        sizes = torch.as_tensor(self.test_sizes[:upto], device=self.device)
-        task = torch.repeat_interleave(torch.arange(upto, device=self.device), sizes)
-        if self.replicas is not None:
-            return Chain(self._tests[:upto], self._kinds), task
-        return TensorExamples(*dense(self._tests[:upto], single=True), self.device), task
+        sizes, rows = torch.from_numpy(self.test_sizes[:upto]), int(self.test_sizes[:upto].sum())
+        task = torch.arange(upto).repeat_interleave(sizes, output_size=rows).to(self.device)
+        parts = self._tests[:upto]
+        if self.replicas is None:
+            return TensorExamples(*dense(parts, single=True), self.device), task
+        if self._kept is None and fits(parts[0], n := int(self.test_sizes.sum())):
+            self._kept = Kept(parts[0], n)
+        return Chain(parts, self._kinds) if self._kept is None else self._kept.upto(parts), task
 
     def union(self) -> Examples:
-        parts = (self.make(t, "train", int(n)) for t, n in enumerate(self.train_sizes))
+        parts = (self.make(t, "train") for t in range(len(self.train_sizes)))
         n, single = int(self.train_sizes.sum()), self.replicas is None
         x, y = dense(parts, n, single=single)
         return TensorExamples(x, y, self.device) if single else Dense(x, y, self._kinds)
 
-    def make(self, t: int, part: str, n: int) -> Generated:
+    def make(self, t: int, part: str) -> Generated:
         """The examples of one part of a task."""
-        s, S = self.settings, len(self.seeds)
-        B, A = self._layer(t, "first", s.l, s.hidden), self._layer(t, "second", s.hidden, s.d)
-        hidden = torch.ones(S, n, s.hidden + 1, device=self.device)  # the last is the bias's
-        noise = torch.empty(S, n, device=self.device)
+        tasks, made = self._made.get(part, (range(0), []))
+        if t not in tasks:
+            at = bisect_right(self._blocks, t, key=lambda block: block.start) - 1
+            tasks = self._blocks[at] if self._blocks else range(t, t + 1)
+            made = self._make(tasks, part)
+            if len(tasks) > 1:
+                self._made[part] = tasks, made
+        return made[t - tasks.start]
+
+    def _make(self, tasks: range, part: str) -> list[Generated]:
+        """The examples of tasks of about the same size: C of them, padded to n rows."""
+        s, C, S = self.settings, len(tasks), len(self.seeds)
+        sizes = (self.train_sizes if part == "train" else self.test_sizes)[tasks.start : tasks.stop]
+        n = int(sizes.max())
+        B = self._layer(tasks, "first", s.l, s.hidden)
+        A = self._layer(tasks, "second", s.hidden, s.d)
+        hidden = torch.ones(C, S, n, s.hidden + 1, device=self.device)  # the last is the bias's
+        noise = torch.empty(C, S, n, device=self.device)
         for some in self._seeds_at_once(n * s.l):  # what is made on the way stays in the cache
-            z = normal(n * s.l, self.seeds[some], part, "z", t, device=self.device)
-            z = z.unflatten(1, (n, s.l))
-            units = torch.baddbmm(B[some, s.l :], z, B[some, : s.l])
-            hidden[some, :, : s.hidden] = units.relu_()
-            noise[some] = normal(n, self.seeds[some], part, "noise", t, device=self.device)
-        w = self._weights[:, :, t].permute(1, 2, 0)  # [S, d, K]
-        y = torch.bmm(hidden, torch.bmm(A, w))  # x w = h (A w), without making x
-        y = y.permute(2, 0, 1).contiguous().add_(noise, alpha=s.noise)
-        return Generated(hidden, A, y, self._kinds)
+            z = normal(n * s.l, self.seeds[some], part, "z", tasks, device=self.device)
+            z = z.unflatten(2, (n, s.l)).flatten(0, 1)
+            layer = B[:, some].flatten(0, 1)
+            units = torch.baddbmm(layer[:, s.l :], z, layer[:, : s.l]).relu_()
+            hidden[:, some, :, : s.hidden] = units.unflatten(0, (C, -1))
+            noise[:, some] = normal(n, self.seeds[some], part, "noise", tasks, device=self.device)
+        w = self._weights[:, :, tasks.start : tasks.stop].permute(2, 1, 3, 0)  # [C, S, d, K]
+        function = torch.bmm(A.flatten(0, 1), w.flatten(0, 1))  # x w = h (A w), without making x
+        y = torch.bmm(hidden.flatten(0, 1), function).unflatten(0, (C, S))
+        y = y.permute(0, 3, 1, 2).contiguous().add_(noise[:, None], alpha=s.noise)
+        parts = zip(sizes.tolist(), hidden, A, y, strict=True)
+        return [Generated(h[:, :m], a, target[..., :m], self._kinds) for m, h, a, target in parts]
 
     def _seeds_at_once(self, numbers: int) -> list[slice]:
         S = len(self.seeds)
         step = S if self.device.type != "cpu" else max(1, (1 << 17) // numbers)
         return [slice(s, s + step) for s in range(0, S, step)]
 
-    def _layer(self, t: int, name: str, rows: int, columns: int) -> Tensor:
-        """A layer's weight over its bias, [S, rows + 1, columns], as `nn.Linear` initialises it."""
-        u = uniform((rows + 1) * columns, self.seeds, name, t, device=self.device)
-        return ((2.0 * u - 1.0) / math.sqrt(rows)).float().unflatten(1, (rows + 1, columns))
+    def _layer(self, tasks: range, name: str, rows: int, columns: int) -> Tensor:
+        """A layer's weight over its bias, [C, S, rows + 1, columns], initialised as `nn.Linear`."""
+        u = uniform((rows + 1) * columns, self.seeds, name, tasks, device=self.device)
+        return ((2.0 * u - 1.0) / math.sqrt(rows)).float().unflatten(2, (rows + 1, columns))
 
     def _make_tests(self, upto: int) -> None:
         """Test examples are read again at every evaluation, so they are kept."""
         for t in range(len(self._tests), upto):
-            self._tests.append(self.make(t, "test", int(self.test_sizes[t])))
+            self._tests.append(self.make(t, "test"))
 
     def _examples(self, made: Generated) -> TensorExamples | Generated:
         if self.replicas is None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from longtail.factored import Factored
 
 KEPT = 1 << 23  # numbers in a batch that is kept because all its task's steps read it
+AT_ONCE = 1 << 26  # numbers in the inputs of one batch of an evaluation
 
 
 class Generated:
@@ -190,6 +191,11 @@ class Dense:
     def __init__(self, inputs: Tensor, targets: Tensor, kinds: Tensor | None) -> None:
         self.inputs, self.targets, self.kinds = inputs, targets, kinds
 
+    @property
+    def rows_at_once(self) -> int:
+        """In an evaluation: policies share the inputs, so there may be more than for a network."""
+        return max(1, AT_ONCE // (self.inputs.shape[0] * self.inputs.shape[2]))
+
     def __len__(self) -> int:
         return self.inputs.shape[1]
 
@@ -209,6 +215,33 @@ class Dense:
     def to(self, device: torch.device | str) -> Dense:
         kinds = None if self.kinds is None else self.kinds.to(device)
         return Dense(self.inputs.to(device), self.targets.to(device), kinds)
+
+
+class Kept:
+    """Test examples of the tasks so far, made once: every evaluation reads them again."""
+
+    def __init__(self, first: Generated, rows: int) -> None:
+        self.inputs = first.A.new_empty(len(first.A), rows, first.A.shape[2])
+        self.targets = first.targets.new_empty(*first.targets.shape[:2], rows)
+        self.tasks = self.rows = 0
+
+    def upto(self, parts: Sequence[Generated]) -> Dense:
+        """The first tasks' examples; further ones than ever asked for are made."""
+        for part in parts[self.tasks :]:
+            rows = slice(self.rows, self.rows + len(part))
+            self.inputs[:, rows] = torch.bmm(part.hidden, part.A)
+            self.targets[..., rows] = part.targets
+            self.tasks, self.rows = self.tasks + 1, rows.stop
+        n = sum(map(len, parts))
+        return Dense(self.inputs[:, :n], self.targets[..., :n], parts[0].kinds)
+
+
+def fits(part: Generated, rows: int) -> bool:
+    """Whether so many rows of inputs leave a GPU most of its memory."""
+    if not part.A.is_cuda:  # whose cache prefers inputs that are made when they are read
+        return False
+    size = len(part.A) * rows * part.A.shape[2] * part.A.element_size()
+    return size <= torch.cuda.mem_get_info(part.A.device)[0] // 4
 
 
 def dense(
