@@ -75,6 +75,19 @@ def test_fisher_of_a_chain_equals_one_example_at_a_time() -> None:
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
 
 
+def test_fisher_of_a_chain_over_several_rows_an_example() -> None:
+    """Their gradients add up before they are squared, which the closed form does not do."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3)).double()
+    examples = data()
+    wanted = naive_fisher(model, examples)
+    for found in (
+        Fisher(model, CLASSIFICATION)(examples),
+        [stacked[0] for stacked in Fisher(Replicas([model]), CLASSIFICATION)(examples)],
+    ):
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
 def test_fisher_of_any_model_equals_one_example_at_a_time_and_moves_no_statistics() -> None:
     model = Tokens().double()
     lengths = torch.randint(1, 5, (9,))
@@ -235,6 +248,8 @@ def test_a_parameter_outside_the_loss_is_still_pulled_back() -> None:
     ("cls", "settings", "message"),
     [
         (EWC, {"strength": -1.0}, "strength: -1.0"),
+        (EWC, {"strength": float("nan")}, "strength: nan"),
+        (EWCPlusPlus, {"strength": float("inf")}, "strength: inf"),
         (EWC, {"fisher": "full"}, "fisher: 'full'"),
         (EWC, {"fisher_cap": -1}, "fisher_cap: -1"),
         (EWCPlusPlus, {"decay": 1.5}, "decay: 1.5"),

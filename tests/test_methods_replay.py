@@ -300,3 +300,10 @@ def test_replicas_see_the_draws_of_their_own_seeds() -> None:
 def test_a_buffer_without_room_is_refused(name: str, size: int) -> None:
     with pytest.raises(ValueError, match=f"Invalid buffer: {size}"):
         METHODS[name](mlp(), CLASSIFICATION, buffer=size)
+
+
+@pytest.mark.parametrize("setting", ["alpha", "beta"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_weight_that_is_no_weight_is_refused(setting: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"Invalid {setting}: {value}"):
+        DERPlusPlus(mlp(), CLASSIFICATION, **{setting: value})

@@ -117,6 +117,12 @@ def check_buffer(size: int) -> None:
         raise ValueError(f"Invalid buffer: {size}, it must hold at least one example")
 
 
+def check_weight(name: str, value: float) -> None:
+    """Of a term of the loss: NaN and infinity would end in a model without a single number."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"Invalid {name}: {value}, it must be a finite number, zero or more")
+
+
 def detach(outputs: Outputs) -> Outputs:
     if isinstance(outputs, Tensor):
         return outputs.detach()

@@ -17,7 +17,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from longtail.memory import ReservoirBuffer
-from longtail.methods.base import Method, check_buffer, detach, join, rows_of, size_of, widen
+from longtail.methods.base import (
+    Method,
+    check_buffer,
+    check_weight,
+    detach,
+    join,
+    rows_of,
+    size_of,
+    widen,
+)
 from longtail.tasks import Batch, Outputs, Ragged
 
 
@@ -35,6 +44,8 @@ class DERPlusPlus(Method):
 
         def __post_init__(self) -> None:
             check_buffer(self.buffer)
+            check_weight("alpha", self.alpha)
+            check_weight("beta", self.beta)
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

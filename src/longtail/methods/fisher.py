@@ -81,7 +81,7 @@ class Fisher:
         total = {id(p): torch.zeros_like(p) for p in parameters if p.requires_grad}
         size = CHUNK if chain else max(1, NUMBERS // sum(map(Tensor.numel, parameters)))
         for batch in self._batches(examples, chosen, n, size):
-            if chain is not None and isinstance(batch[0], Tensor):
+            if chain is not None and _one_row_each(chain, batch[0], len(self.lead)):
                 _add_closed_form(chain, self.objective, batch, len(self.lead), n, total)
             else:
                 _add_vmapped(member, self.objective, batch, bool(self.lead), n, total)
@@ -99,6 +99,20 @@ class Fisher:
                 yield examples[torch.arange(start, stop).expand(*self.lead, -1)]
             else:
                 yield read(examples, start, stop)
+
+
+def _one_row_each(chain: list[nn.Module], inputs: Any, lead: int) -> bool:
+    """Whether every Linear layer sees one row an example; of several, squares do not add up."""
+    if not isinstance(inputs, Tensor):
+        return False
+    dims = inputs.dim() - lead
+    for layer in chain:
+        if isinstance(layer, nn.Linear) and dims != 2:
+            return False
+        if isinstance(layer, nn.Flatten):  # from a dimension counted from the front, or the back
+            first = layer.start_dim if layer.start_dim > 0 else dims + layer.start_dim
+            dims = min(dims, first + 1)
+    return True
 
 
 def _add_closed_form(

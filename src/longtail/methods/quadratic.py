@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.methods.base import Method, complete_gradients
+from longtail.methods.base import Method, check_weight, complete_gradients
 from longtail.replicas import dot, parameter_groups
 
 
@@ -28,8 +28,7 @@ class QuadraticPenalty(Method):
         strength: float = field(default=1.0, metadata={"help": "weight λ of the penalty"})
 
         def __post_init__(self) -> None:
-            if self.strength < 0:
-                raise ValueError(f"Invalid strength: {self.strength}")
+            check_weight("strength", self.strength)
 
     capturable = True
 
