@@ -103,6 +103,14 @@ def test_missing_folder_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_out_that_is_a_file_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys):
+    write_run(tmp_path / "a", config())
+    (tmp_path / "file").write_text("mine")
+    assert report(tmp_path / "a", "--out", tmp_path / "file") == 2
+    assert "file: cannot be made a folder (File exists)" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_figures_in_three_forms_and_the_same_twice(tmp_path: Path):
     write_study(tmp_path, tasks=40, every=5)
     results = load(tmp_path)

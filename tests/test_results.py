@@ -119,6 +119,16 @@ def test_damaged_file_is_named_and_the_report_is_made(tmp_path: Path, name: str,
         assert any(name.partition("/")[2] in problem for problem in results.problems)
 
 
+def test_a_broken_line_within_the_scores_is_named_and_nothing_is_made_of_the_rest(tmp_path: Path):
+    write_run(tmp_path, config())
+    path = tmp_path / "scores.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], "{broken", *lines[3:]]) + "\n")
+    results = load(tmp_path)
+    assert results.runs[0].scores is None
+    assert "scores.jsonl cannot be read: line 3 is not JSON: '{broken'" in results.problems[0]
+
+
 def test_truncated_scores_of_a_stack_are_named(tmp_path: Path):
     write_stack(tmp_path / "s", [config(seed=s) for s in (0, 1)])
     file = tmp_path / "s" / "scores.npz"

@@ -441,3 +441,31 @@ def test_a_refused_start_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="more than the 10 classes"):
         execute(config, empty, quiet=True)
     assert (empty / "notes.txt").exists()
+
+
+def test_a_start_that_fails_leaves_nothing_either(tmp_path, monkeypatch):
+    def no_memory(*_):
+        raise MemoryError("Unable to allocate 7 PiB")
+
+    monkeypatch.setattr("longtail.run_folder.build_run", no_memory)
+    with pytest.raises(MemoryError):
+        execute(small(), tmp_path / "new", quiet=True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / "out" / ".lock").mkdir(parents=True)  # root may write anywhere, but not into this
+    with pytest.raises(ValueError, match=r"--out .*out: cannot be written to \(Is a directory\)"):
+        execute(small(), tmp_path / "out", quiet=True)
+
+
+@pytest.mark.parametrize("text", ["", '{"RP": 0.', "[]"])
+def test_a_damaged_summary_is_named(tmp_path, text):
+    execute(small(), tmp_path, quiet=True)
+    whole = (tmp_path / "summary.json").read_text()
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"{tmp_path}: summary\.json.*; delete this file"):
+        execute(small(), tmp_path, quiet=True)
+    (tmp_path / "summary.json").unlink()
+    execute(small(), tmp_path, quiet=True)  # from the last snapshot
+    assert (tmp_path / "summary.json").read_text() == whole

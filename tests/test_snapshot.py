@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import resource
@@ -97,6 +98,20 @@ def test_damaged_snapshot_falls_back_to_the_previous_and_says_so(tmp_path, damag
     assert snapshots.load()["value"] == 1
 
 
+@pytest.mark.parametrize("content", [b"junk", b""])
+def test_what_is_no_snapshot_is_passed_over_though_its_checksum_fits(tmp_path, content):
+    snapshots, said = make(tmp_path)
+    snapshots.save(numbered(1))
+    name = f"00000002-{hashlib.sha256(content).hexdigest()}.pt"
+    (snapshots.folder / name).write_bytes(content)
+    other = snapshots.folder / "other.pt"
+    torch.save([1, 2], other)
+    other.rename(other.with_name(f"00000003-{hashlib.sha256(other.read_bytes()).hexdigest()}.pt"))
+    assert snapshots.load()["value"] == 1
+    assert "it is no snapshot" in said[0]
+    assert "it cannot be opened" in said[1]
+
+
 def test_half_written_file_of_a_dead_process_is_ignored(tmp_path):
     snapshots, said = make(tmp_path)
     snapshots.save(numbered(1))
@@ -112,6 +127,8 @@ def test_all_damaged_is_none(tmp_path):
     for value in (1, 2):
         empty(snapshots.save(numbered(value)))
     assert snapshots.load() is None
+    assert said[0].endswith("using the one before it")
+    assert said[1].endswith("starting from the first task")
     assert len(said) == 2
 
 

@@ -36,6 +36,17 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+@contextmanager
+def refusing(out: Path, what: str) -> Iterator[None]:
+    """A name of an output folder that cannot be used is the user's to change: `ValueError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # nothing wrong with the name
+            raise
+        raise ValueError(f"--out {out}: {what} ({error.strerror})") from None
+
+
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Write under a temporary name, fsync, rename: readers see the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
@@ -81,16 +92,10 @@ class FolderLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> FolderLock:
-        try:
+        with refusing(self.path.parent, "cannot be made a folder"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # nothing wrong with the name
-                raise
-            reason = error.strerror
-            raise ValueError(
-                f"--out {self.path.parent}: cannot be made a folder ({reason})"
-            ) from None
-        file = open(self.path, "a+", encoding="utf-8")
+        with refusing(self.path.parent, "cannot be written to"):
+            file = open(self.path, "a+", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -90,11 +90,13 @@ class Result:
     def evaluations(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yields (after, task indices, scores) in the order of scores.jsonl."""
         with open(self.folder / "scores.jsonl", encoding="utf-8") as lines:
-            for line in lines:
+            for number, line in enumerate(lines, 1):
                 try:
                     entry = json.loads(line)
                 except json.JSONDecodeError:
-                    return  # the last line of an interrupted run may be cut off
+                    if not line.endswith("\n"):
+                        return  # the last line of an interrupted run may be cut off
+                    raise ValueError(f"line {number} is not JSON: {line.strip()[:40]!r}") from None
                 found = entry["scores"]
                 yield (
                     int(entry["after"]),

@@ -39,6 +39,7 @@ from longtail.policies import POLICIES
 from longtail.progress import Reporter, finite
 from longtail.progress import reporter as choose_reporter
 from longtail.random import derive
+from longtail.reading import parse_json
 from longtail.session import Session
 from longtail.settings import RunConfig, read_toml, stack_key
 from longtail.snapshot import seed_generators
@@ -76,7 +77,7 @@ def execute(
     with FolderLock(out), _leaving_nothing(out / "config.toml", made):
         _claim(out / "config.toml", config.as_dict(), read_toml, tomli_w.dumps)
         if (out / "summary.json").exists():
-            result = jsonlib.loads((out / "summary.json").read_text(encoding="utf-8"))
+            result = _end_mark(out / "summary.json")
             tell.finish(result, str(out))
             return result
         with _threads(threads):
@@ -134,12 +135,12 @@ def execute_stack(
 
 @contextmanager
 def _leaving_nothing(claim: Path, made: bool) -> Iterator[None]:
-    """A new folder stays as it was where settings or data are refused before training begins."""
+    """A new folder stays as it was where anything goes wrong before training begins."""
     out = claim.parent
     new = {path.name for path in out.iterdir()} <= {".lock"}
     try:
         yield
-    except ValueError:
+    except Exception:
         if new and not (out / "tasks.json").exists():
             claim.unlink(missing_ok=True)
             (out / ".lock").unlink(missing_ok=True)
@@ -252,6 +253,15 @@ def _at(values: Any, place: tuple[int, int]) -> Any:
     if isinstance(values, Mapping):
         return {key: _at(value, place) for key, value in values.items()}
     return float(values[place]) if isinstance(values, np.ndarray) else values
+
+
+def _end_mark(path: Path) -> dict[str, Any]:
+    """The summary of a finished run."""
+    try:
+        return parse_json(path, dict)
+    except ValueError as error:
+        text = f"{path.parent}: {error}; delete this file and the last snapshot gives it anew"
+        raise ValueError(text) from None
 
 
 def _read_json(path: Path) -> Any:

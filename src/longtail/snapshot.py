@@ -55,7 +55,7 @@ class Snapshots:
         warn: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if minutes < 0:
+        if not minutes >= 0:  # NaN neither
             raise ValueError(f"minutes between snapshots must not be negative, got {minutes}")
         self.folder = Path(folder)
         self.config = dict(config or {})
@@ -97,11 +97,15 @@ class Snapshots:
 
     def load(self, usable: Callable[[dict[str, Any]], str | None] | None = None) -> dict | None:
         """The newest snapshot that is whole, or None; ``usable`` may find a reason against one."""
-        for path in reversed(self.files()):
+        files = self.files()
+        for path in reversed(files):
+            instead = (
+                "using the one before it" if path != files[0] else "starting from the first task"
+            )
             try:
                 content = _read(path)
             except ValueError as error:
-                self.warn(f"snapshot {path} is damaged ({error}); using the one before it")
+                self.warn(f"snapshot {path} is damaged ({error}); {instead}")
                 continue
             self._refuse_other(content["config"], path)
             reason = usable(content["state"]) if usable else None
@@ -111,7 +115,7 @@ class Snapshots:
                     if newer > path:
                         newer.unlink()
                 return content["state"]
-            self.warn(f"snapshot {path} cannot be used ({reason}); using the one before it")
+            self.warn(f"snapshot {path} cannot be used ({reason}); {instead}")
         return None
 
     def files(self) -> list[Path]:
@@ -189,7 +193,13 @@ def _read(path: Path) -> dict[str, Any]:
     if found != wanted:
         raise ValueError("its checksum does not match")
     # To the CPU, whatever device it came from: load_state_dict copies each part into place.
-    return torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # an unpickler raises whatever the bytes lead it to
+        raise ValueError(f"it cannot be opened, {type(error).__name__}") from None
+    if not isinstance(content, dict) or not {"config", "state"} <= content.keys():
+        raise ValueError("it is no snapshot")
+    return content
 
 
 def _require_plain(value: Any, where: str) -> None:

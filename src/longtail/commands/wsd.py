@@ -85,8 +85,9 @@ def _prepare(args: argparse.Namespace) -> int:
 
     if args.folder.exists() and not (args.folder / "meta.json").is_file():
         raise ValueError(f"{args.folder} is there already and holds something else")
-    tokenizer = load_tokenizer(args.backbone)
-    prepared = prepare(read_corpus(*locate(args.semcor, args.wordnet)), tokenizer)
+    corpus = read_corpus(*locate(args.semcor, args.wordnet))
+    tokenizer = load_tokenizer(args.backbone)  # after the files: it may be asked of the network
+    prepared = prepare(corpus, tokenizer)
     save(prepared, args.folder, tokenizer)
     size = sum(file.stat().st_size for file in args.folder.iterdir())
     facts: dict[str, Any] = prepared.meta["facts"]

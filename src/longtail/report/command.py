@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from longtail.files import refusing
 from longtail.loggers import log_result
 from longtail.report import checks, figures, formats, page, paper, statistics, tables
 from longtail.report.groups import Group, group, paired_runs, pairs
@@ -63,7 +64,8 @@ def write(
     results: Results, out: Path, *, with_figures: bool = True, with_page: bool = True
 ) -> dict[str, Path]:
     """Writes all of the report below `out`; returns the main files by kind."""
-    out.mkdir(parents=True, exist_ok=True)
+    with refusing(out, "cannot be made a folder"):
+        out.mkdir(parents=True, exist_ok=True)
     select(results)
     groups = group(results.runs)
     for run_ in results.finished if with_figures or with_page else ():
