@@ -119,6 +119,13 @@ def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
         ("[resources]\ncpu = 2", "resources.cpu = 2: unknown key of [resources] 'cpu'"),
         ("[report]\ntitel = 'x'", "did you mean 'title'?"),
         ("[select]\nkeys = 'train.lr'", "did you mean 'key'?"),
+        ("[report]\nchecks = ['mc_improve']", "did you mean 'mc_improves'?"),
+        ("[report]\nchecks = ['nowhere:mine']", "Check 'nowhere:mine' cannot be imported"),
+        ("[report]\npaper = 'table9'", "Unknown table of the paper: 'table9'"),
+        ("[report]\nindex = ['methd']", "unknown label in [report] 'methd'"),
+        ("[report]\ncolumns = 'buffer'", "unknown label in [report] 'buffer'"),
+        ("[report]\npair = ['continual', 'carry']", "unknown policy in report.pair 'carry'"),
+        ({"methods": 'name = "../up"'}, "name = '../up'"),
         ("[method]\nbufer = 3", "method.bufer = 3"),
         ("[method.finetun]\nx = 3", "did you mean 'finetune'?"),
         ("[grid]\n'methods.bufer' = [3]", "grid.methods.bufer = [3]"),
@@ -135,6 +142,25 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path, capsys, change, message)
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--snapshot-minutes", "-2"], "--snapshot-minutes must not be negative, got -2.0"),
+        (["--snapshot-minutes", "nan"], "must not be negative, got nan"),
+        (["--address", "auto"], "are for --engine ray"),
+        (["--log", "tensorbored"], "did you mean 'tensorboard'?"),
+    ],
+)
+def test_mistakes_in_flags_are_named_before_anything_runs(tmp_path: Path, capsys, flags, message):
+    assert study(study_file(tmp_path), "--out", tmp_path / "out", *flags) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_optimizer_may_be_a_text_and_the_grid_understands_method(tmp_path: Path):

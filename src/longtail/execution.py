@@ -21,6 +21,7 @@ from longtail.loggers import LOGGERS
 from longtail.overview import Overview, overview
 from longtail.reading import read_plan
 from longtail.study import Planned, Study, add_arguments, expand, matching, read
+from longtail.study_file import check_report
 from longtail.values import unknown
 
 MOST_SHOWN = 200
@@ -28,13 +29,10 @@ MOST_SHOWN = 200
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 when all wanted runs are finished, 1 when one failed."""
-    if args.jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
-    for tool in args.log:
-        if tool not in LOGGERS:
-            raise unknown("logger", tool, LOGGERS)
+    _check_flags(args)
     study = read(args.file, args.seeds)
     planned = expand(study)
+    check_report(study.report, [run.labels for run in planned])
     wanted = matching(planned, args.only)
     if not wanted:
         raise ValueError(f"no run of {args.file} matches {' '.join(args.only)}")
@@ -56,6 +54,19 @@ def run(args: argparse.Namespace) -> int:
         if jobs:
             execute_jobs(jobs, out, study, args, shown)
     return conclude(out, shown, args)
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuses here what every job would otherwise fail with, one after the other."""
+    if args.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
+    if not args.snapshot_minutes >= 0:
+        raise ValueError(f"--snapshot-minutes must not be negative, got {args.snapshot_minutes}")
+    if args.engine != "ray" and (args.address is not None or args.storage != "shared"):
+        raise ValueError("--address and --storage are for --engine ray")
+    for tool in args.log:
+        if tool not in LOGGERS:
+            raise unknown("logger", tool, LOGGERS)
 
 
 def with_earlier(

@@ -109,6 +109,8 @@ def read(path: Path, seeds: str | None = None) -> Study:
         resources=tree.get("resources", {}),
         report=tree.get("report", {}),
     )
+    if Path(study.name).name != study.name:
+        raise ValueError(f"name = {study.name!r}: it names the study's folder, so it has no slash")
     if study.select and study.select.get("key") not in study.grid:
         raise ValueError(f"select.key = {study.select.get('key')!r} is not a key of [grid]")
     return study

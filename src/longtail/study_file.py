@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from longtail.report import checks, paper
 from longtail.settings import POLICY_FIELDS, method_names, options
 from longtail.values import check, flatten, unknown
 
@@ -114,6 +115,22 @@ def _grid(tree: Mapping[str, Any]) -> dict[str, list[Any]]:
 def _plural(key: str) -> str:
     """The table of a run is called methods, that of a study [method]: both are understood."""
     return f"methods.{key.removeprefix('method.')}" if key.startswith("method.") else key
+
+
+def check_report(report: Mapping[str, Any], labels: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses what a report could not do, before hours of runs: `labels` are those of the runs."""
+    for name in report.get("checks", ()):
+        checks.lookup(name)
+    if "paper" in report:
+        paper.unit(report["paper"])
+    known = {key for row in labels for key in row} | {"tasks", "seeds"}
+    for key in (*report.get("index", ()), report.get("columns", "method")):
+        if key not in known:
+            raise unknown("label in [report]", key, known)
+    named = {str(row[key]) for row in labels for key in ("policy", "row") if key in row}
+    for policy in report.get("pair", ()):
+        if policy not in named:
+            raise unknown("policy in report.pair", policy, named)
 
 
 def check_method_settings(

@@ -44,7 +44,7 @@ def run(names: list[str], rows: Rows) -> list[Claim]:
     """
     claims: list[Claim] = []
     for name in names:
-        check = _find(name)
+        check = lookup(name)
         try:
             claims += check(rows)
         except (KeyError, IndexError, TypeError, ZeroDivisionError, StopIteration) as error:
@@ -53,7 +53,8 @@ def run(names: list[str], rows: Rows) -> list[Claim]:
     return claims
 
 
-def _find(name: str) -> Check:
+def lookup(name: str) -> Check:
+    """The check of this name, or `ValueError`."""
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
