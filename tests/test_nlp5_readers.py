@@ -17,7 +17,15 @@ from typing import Any
 
 import pytest
 
-from longtail.benchmarks import nlp5_files, nlp5_squad, nlp5_srl, nlp5_sst, nlp5_wikisql, nlp5_woz
+from longtail.benchmarks import (
+    nlp5_files,
+    nlp5_sources,
+    nlp5_squad,
+    nlp5_srl,
+    nlp5_sst,
+    nlp5_wikisql,
+    nlp5_woz,
+)
 from longtail.benchmarks.nlp5_miniature import miniature
 from longtail.benchmarks.nlp5_scores import logical_form, parse_sql, same_query, score
 
@@ -245,16 +253,89 @@ def test_files_stand_in_for_what_is_missing(tmp_path: Path) -> None:
     for name in ("dev.jsonl", "test.jsonl", "dev.tables.jsonl", "lowered_dev.jsonl"):
         write(tmp_path / "wikisql" / name, "")
     found = nlp5_files.files_of(tmp_path, "wikisql")
-    assert {k: [p.name for p in v] for k, v in found.items()} == {
-        "train": ["dev.jsonl"],
-        "test": ["test.jsonl"],
-    }
+    assert [[path.name for path in part] for part in found] == [
+        ["dev.jsonl"],
+        ["test.jsonl"],
+        [],
+        [],
+    ]
     for name in ("train-v1.1.json", "dev-v1.1.json"):
         write(tmp_path / "squad" / name, "")
     found = nlp5_files.files_of(tmp_path, "squad")
-    assert found["test"] == [tmp_path / "squad/dev-v1.1.json"]
+    assert found.test == [tmp_path / "squad/dev-v1.1.json"]
+    assert found.development == []
     with pytest.raises(ValueError, match=r"no training file; put train_binary_sent\.csv"):
         nlp5_files.files_of(tmp_path, "sst")
+
+
+def names(paths: list[Path], root: Path) -> list[str]:
+    return [path.relative_to(root).as_posix() for path in paths]
+
+
+def test_each_question_of_qasrl_is_read_once(tmp_path: Path) -> None:
+    root = tmp_path / "qasrl"
+    parts = {
+        "orig": ("train", "dev", "test"),
+        "expanded": ("train", "dev"),
+        "dense": ("dev", "test"),
+    }
+    for part, kinds in parts.items():
+        for kind in kinds:
+            write(root / "qasrl-v2" / part / f"{kind}.jsonl.gz", "")
+    write(root / "qasrl-v2/orig/train.jsonl", "")  # unpacked beside itself, as its page says
+    write(root / "gold/wikinews.test.gold.csv", "")
+    found = nlp5_files.files_of(tmp_path, "qasrl")
+    assert names(found.train, root) == ["qasrl-v2/orig/train.jsonl"]
+    assert names(found.development, root) == ["qasrl-v2/orig/dev.jsonl.gz"]
+    assert names(found.test, root) == ["qasrl-v2/orig/test.jsonl.gz"]
+    assert len(found.left) == 6
+    for part in ("orig", "expanded"):
+        for path in (root / "qasrl-v2" / part).iterdir():
+            path.unlink()
+    found = nlp5_files.files_of(tmp_path, "qasrl")  # what is left has no training file
+    assert names(found.train, root) == ["qasrl-v2/dense/dev.jsonl.gz"]
+    assert names(found.test, root) == ["qasrl-v2/dense/test.jsonl.gz"]
+
+
+def test_one_form_of_each_kind_is_read(tmp_path: Path) -> None:
+    for name in ("train-v1.1.json", "train-v2.0.json", "dev-v2.0.json", "xquad.en.json"):
+        write(tmp_path / "squad" / name, "")
+    found = nlp5_files.files_of(tmp_path, "squad")
+    root = tmp_path / "squad"
+    assert names(found.train, root) == ["train-v1.1.json"]
+    assert names(found.test, root) == ["xquad.en.json"]
+    assert names(found.left, root) == ["train-v2.0.json"]
+
+
+def five_tasks(folder: Path) -> None:
+    answers = [{"text": "Ada", "answer_start": 0}]
+    for kind in ("train", "dev", "test"):
+        squad = paragraph(question="Who?", answers=answers)
+        write(folder / f"squad/{kind}-v1.1.json", squad)
+        write(folder / f"wikisql/{kind}.jsonl", wikisql(NAMES))
+        write(folder / f"sst/{kind}_binary_sent.csv", "label,sentence\n1,Fine.\n")
+        write(folder / f"qasrl/wiki1.{kind}.qa", QA)
+    for kind in ("train", "validate", "test"):
+        state = ("inform", "area", "east")
+        write(folder / f"woz/woz_{kind}_en.json", [{"dialogue": [turn("East.", [], state)]}])
+
+
+def test_a_check_reads_development_files_and_compares_checksums(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    five_tasks(tmp_path)
+    args = argparse.Namespace(dir=str(tmp_path), check=True, quiet=False, json=False)
+    assert nlp5_files.data_command(args) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == (
+        "sst: 1 questions for training, 1 for testing, 1 for development, not used (a part, or "
+        "another form; not the published train_binary_sent.csv, dev_binary_sent.csv, "
+        "test_binary_sent.csv)"
+    )
+    assert "checksums" not in lines[1]  # WikiSQL's are of the archive, which is not there
+    write(tmp_path / "sst/dev_binary_sent.csv", "label,sentence\n7,Odd.\n")
+    with pytest.raises(ValueError, match=r"dev_binary_sent\.csv:2: label '7'"):
+        nlp5_files.data_command(args)
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.9])
@@ -269,10 +350,10 @@ def test_a_truncated_archive_is_named_and_nothing_is_unpacked(tmp_path: Path, ke
     content = path.read_bytes()
     path.write_bytes(content[: int(kept * len(content))])
     with pytest.raises(ValueError, match=r"data\.tar\.bz2 cannot be unpacked .*: delete it"):
-        nlp5_files._unpack(path)
+        nlp5_sources.unpack(path)
     assert os.listdir(tmp_path) == [path.name]
     path.write_bytes(content)
-    nlp5_files._unpack(path)
+    nlp5_sources.unpack(path)
     assert (tmp_path / "test.jsonl").read_bytes() == noise
 
 
@@ -300,12 +381,19 @@ def test_real_slices_are_complete(capsys: pytest.CaptureFixture[str]) -> None:
     args = argparse.Namespace(dir=REAL, check=True, quiet=False, json=True)
     assert nlp5_files.data_command(args) == 0
     assert json.loads(capsys.readouterr().out)["tasks"] == {
-        "squad": {"train": 4000, "test": 1690},
+        "squad": {"train": 4000, "test": 1690, "development": 500},
         "wikisql": {"train": 8467, "test": 15927},
-        "sst": {"train": 6920, "test": 1821},
+        "sst": {"train": 6920, "test": 1821, "development": 872},
         "qasrl": {"train": 7183, "test": 7097},
-        "woz": {"train": 2536, "test": 1646},
+        "woz": {"train": 2536, "test": 1646, "development": 830},
     }
+
+
+@real
+def test_real_files_have_the_published_checksums() -> None:
+    for task in ("sst", "woz"):
+        for remote in nlp5_sources.REMOTES[task]:
+            assert nlp5_sources.agrees(nlp5_files._root(Path(REAL)) / task / remote.name, remote)
 
 
 @real
@@ -318,7 +406,7 @@ def test_real_answers_score_one() -> None:
 
 @real
 def test_real_queries_parse_to_what_was_published() -> None:
-    path = nlp5_files.files_of(Path(REAL), "wikisql")["train"][0]
+    path = nlp5_files.files_of(Path(REAL), "wikisql").train[0]
     examples = nlp5_wikisql.read(path)
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     differ = 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from torch import nn
 
 from longtail.benchmarks import Benchmark
 from longtail.benchmarks.nlp5_cut import long_tail, subset
-from longtail.benchmarks.nlp5_evaluate import Evaluate, unparsable
+from longtail.benchmarks.nlp5_evaluate import Evaluate
 from longtail.benchmarks.nlp5_examples import Example
 from longtail.benchmarks.nlp5_files import TASKS, data_command, read_task
 from longtail.benchmarks.nlp5_miniature import miniature
@@ -96,7 +96,6 @@ METHOD_SETTINGS = {
 }
 PAPER = "nlp5"
 TINY = LlamaConfig(Bytes.vocabulary, 32, 2, 4, 2, 64)
-OBJECTIVE = replace(ANSWERS, further=(("unparsable", unparsable),))
 
 
 def build(settings: Settings, seed: int) -> Benchmark:
@@ -125,7 +124,7 @@ def build(settings: Settings, seed: int) -> Benchmark:
         names, train, test = long_tail(settings.long_tail, names, train, test, groups, seed)
     table = AnswerTable(prompts, answers)
     sequence = TableSequence(
-        table, Segments.from_lists(train), Segments.from_lists(test), OBJECTIVE, names
+        table, Segments.from_lists(train), Segments.from_lists(test), ANSWERS, names
     )
     evaluate = Evaluate(
         kinds,

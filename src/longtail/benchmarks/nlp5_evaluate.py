@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import torch
 from torch import nn
 
 from longtail.benchmarks.nlp5_examples import Example
@@ -30,6 +29,8 @@ class Evaluate:
         batch: questions answered at once.
         precision: "bf16", "fp32", or "auto" for bf16 on a GPU and fp32 elsewhere.
     """
+
+    further = ("unparsable",)  # beside the score: the share of answers that are no SQL
 
     def __init__(
         self,
@@ -96,8 +97,3 @@ class Evaluate:
             half = self.precision == "bf16" or (self.precision == "auto" and on_gpu)
             self._generator = Generator(self.tokens.end, self.batch, half)
         return self._generator
-
-
-def unparsable(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-    """Stands for a score that only generation has, so that there is a matrix to keep it in."""
-    raise NotImplementedError("answers are parsed when they have been generated")

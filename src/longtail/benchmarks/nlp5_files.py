@@ -1,4 +1,4 @@
-"""Where the five tasks' files are published, and which of those in a folder are for what.
+"""Which files of a folder are for what in the five tasks.
 
 A folder has one subfolder a task, with any of the published forms in it:
 
@@ -9,20 +9,22 @@ A folder has one subfolder a task, with any of the published forms in it:
     woz/      woz_train_en.json woz_validate_en.json ...          nlp5_woz.py
 
 Files are for training or testing by their names. A task without a training file trains on its
-development file; one without a test file is tested on it.
+development file; one without a test file is tested on it. Where the same questions lie there in
+several forms (`_FORMS`), the first of them is read.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from longtail.benchmarks import nlp5_squad, nlp5_srl, nlp5_sst, nlp5_wikisql, nlp5_woz
 from longtail.benchmarks.nlp5_examples import Example
-from longtail.downloads import Meter, Remote, cache_folder, fetch
+from longtail.benchmarks.nlp5_sources import PUBLISHED, REMOTES, agrees, fetch_task, where_to_get
+from longtail.downloads import cache_folder
 
 READERS: dict[str, Callable[[Path], list[Example]]] = {
     "squad": nlp5_squad.read,
@@ -33,66 +35,63 @@ READERS: dict[str, Callable[[Path], list[Example]]] = {
 }
 TASKS = tuple(READERS)
 
-_SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
-_WIKISQL = "https://github.com/salesforce/WikiSQL/raw/master/"
-_SST = (
-    "https://raw.githubusercontent.com/openai/generating-reviews-discovering-sentiment/master/data/"
-)
-_QASRL = "https://dada.cs.washington.edu/qasrl/data/"
-_WOZ = "https://raw.githubusercontent.com/nmrksic/neural-belief-tracker/master/data/woz/"
-
-
-def _remotes(place: str, *names: str, md5: tuple[str, ...] = ()) -> tuple[Remote, ...]:
-    sums = md5 or ("",) * len(names)
-    return tuple(Remote(n, (place + n,), md5=m) for n, m in zip(names, sums, strict=True))
-
-
-# Checksums where the publishers' files have known ones; the others are checked by reading them.
-REMOTES: dict[str, tuple[Remote, ...]] = {
-    "squad": _remotes(
-        _SQUAD,
-        "train-v1.1.json",
-        "dev-v1.1.json",
-        md5=("981b29407e0affa3b1b156f72073b945", "3e85deb501d4e538b6bc56f786231552"),
+# Forms of the same questions, those that are read first; files of one form are read together.
+# SQuAD 2.0 holds the questions of 1.1. Of QA-SRL's Bank 2.0, `expanded` holds those of `orig` and
+# questions that a model wrote, `dense` those of a part of `expanded` and still more.
+_FORMS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "squad": (("*v1.1*.json",), ("*v2.0*.json",), ("*.json", "*.jsonl")),
+    "wikisql": (("train.jsonl", "dev.jsonl", "test.jsonl"),),
+    "sst": (("*.csv",), ("*.tsv",), ("*.jsonl",), ("*.parquet",)),
+    "qasrl": (
+        ("*.qa",),
+        *(
+            (f"**/{part}/*.jsonl", f"**/{part}/*.jsonl.gz")
+            for part in ("orig", "expanded", "dense")
+        ),
+        ("**/*.jsonl", "**/*.jsonl.gz"),
+        ("gold/*.csv", "*.gold.csv"),
     ),
-    "wikisql": _remotes(_WIKISQL, "data.tar.bz2"),
-    "sst": _remotes(_SST, *(f"{part}_binary_sent.csv" for part in ("train", "dev", "test"))),
-    "qasrl": _remotes(_QASRL, *(f"wiki1.{part}.qa" for part in ("train", "dev", "test"))),
-    "woz": _remotes(_WOZ, *(f"woz_{part}_en.json" for part in ("train", "validate", "test"))),
-}
-# Questions for training and testing in the published files above.
-PUBLISHED = {
-    "squad": (87599, 10570),
-    "wikisql": (56355, 15878),
-    "sst": (6920, 1821),
-    "qasrl": (6414, 2201),
-    "woz": (2536, 1646),
-}
-_PATTERNS = {
-    "squad": ("*.json", "*.jsonl"),
-    "wikisql": ("train.jsonl", "dev.jsonl", "test.jsonl"),
-    "sst": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"),
-    "qasrl": ("*.qa", "**/*.jsonl.gz", "**/*.jsonl", "gold/*.csv", "*.gold.csv"),
-    "woz": ("woz_*_en.json",),
+    "woz": (("woz_*_en.json",),),
 }
 _TEST, _DEVELOPMENT = ("test", "xquad"), ("dev", "valid", "validate", "validation")
 
 
-def files_of(folder: Path, task: str) -> dict[str, list[Path]]:
-    """The files for "train" and for "test", in the order of their names."""
+class Files(NamedTuple):
+    """A task's files, each list in the order of names."""
+
+    train: list[Path]
+    test: list[Path]
+    development: list[Path]  # that are for neither
+    left: list[Path]  # the same questions once more, in another form: not read
+
+
+def files_of(folder: Path, task: str) -> Files:
+    """Which files are for what, each question once."""
     root = _root(folder) / task
-    found = sorted({path for pattern in _PATTERNS[task] for path in root.glob(pattern)})
     kinds: dict[str, list[Path]] = {"train": [], "dev": [], "test": []}
-    for path in found:
-        words = set(path.name.lower().replace("-", ".").replace("_", ".").split("."))
-        kind = "test" if words & set(_TEST) else "dev" if words & set(_DEVELOPMENT) else "train"
-        kinds[kind].append(path)
+    left: list[Path] = []
+    known: set[Path] = set()
+    for form in _FORMS[task]:
+        found = sorted({path for pattern in form for path in root.glob(pattern)} - known)
+        known.update(found)
+        of_form: dict[str, list[Path]] = {"train": [], "dev": [], "test": []}
+        for path in found:
+            packed = path.suffix == ".gz" and path.with_suffix("") in found
+            (left if packed else of_form[_kind(path)]).append(path)
+        for kind, paths in of_form.items():
+            (left if kinds[kind] else kinds[kind]).extend(paths)
     train = kinds["train"] or kinds["dev"]
     test = kinds["test"] or (kinds["dev"] if kinds["train"] else [])
     if not train or not test:
         lacking = "test" if train else "training"
         raise ValueError(f"{root} has no {lacking} file; {where_to_get(task, root)}")
-    return {"train": train, "test": test}
+    spare = kinds["train"] and kinds["test"]
+    return Files(train, test, kinds["dev"] if spare else [], sorted(left))
+
+
+def _kind(path: Path) -> str:
+    words = set(path.name.lower().replace("-", ".").replace("_", ".").split("."))
+    return "test" if words & set(_TEST) else "dev" if words & set(_DEVELOPMENT) else "train"
 
 
 def _root(folder: Path) -> Path:
@@ -101,23 +100,17 @@ def _root(folder: Path) -> Path:
     return inner if any((inner / task).is_dir() for task in TASKS) else folder
 
 
-def where_to_get(task: str, folder: Path) -> str:
-    """A sentence that says which files to put where, and where they are published."""
-    names = ", ".join(remote.name for remote in REMOTES[task])
-    return f"put {names} into {folder} (published at {REMOTES[task][0].urls[0]})"
-
-
 def read_task(folder: Path, task: str) -> tuple[list[Example], list[Example]]:
     """The questions to train on and to be tested on."""
     files = files_of(folder, task)
-    train, test = (
-        [example for path in files[kind] for example in READERS[task](path)]
-        for kind in ("train", "test")
-    )
-    for kind, found in (("train", train), ("test", test)):
-        if not found:
-            raise ValueError(f"{', '.join(map(str, files[kind]))}: no question in it")
-    return train, test
+    return _read(task, files.train), _read(task, files.test)
+
+
+def _read(task: str, paths: list[Path]) -> list[Example]:
+    found = [example for path in paths for example in READERS[task](path)]
+    if not found:
+        raise ValueError(f"{', '.join(map(str, paths))}: no question in it")
+    return found
 
 
 def data_command(args: argparse.Namespace) -> int:
@@ -126,17 +119,16 @@ def data_command(args: argparse.Namespace) -> int:
     counts: dict[str, dict[str, int]] = {}
     for task in TASKS:
         try:
-            files_of(folder, task)
+            files = files_of(folder, task)
         except ValueError:
             if args.check:
                 raise
-            _fetch(task, _root(folder) / task, quiet=args.quiet or args.json)
-        train, test = read_task(folder, task)
-        counts[task] = {"train": len(train), "test": len(test)}
+            fetch_task(task, _root(folder) / task, quiet=args.quiet or args.json)
+            files = files_of(folder, task)
+        parts = {"train": files.train, "test": files.test, "development": files.development}
+        counts[task] = {name: len(_read(task, paths)) for name, paths in parts.items() if paths}
         if not args.quiet and not args.json:
-            found = (len(train), len(test))
-            whole = "as published" if found == PUBLISHED[task] else "a part, or another form"
-            print(f"{task}: {found[0]} questions for training, {found[1]} for testing ({whole})")
+            print(_line(task, counts[task], _root(folder) / task, files.left))
     if args.json:
         print(json.dumps({"benchmark": "nlp5", "folder": str(folder), "tasks": counts}))
     elif not args.quiet:
@@ -144,24 +136,21 @@ def data_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _fetch(task: str, folder: Path, quiet: bool) -> None:
-    try:
-        for remote in REMOTES[task]:
-            path = fetch(remote, folder, progress=None if quiet else Meter())
-            if path.name.endswith(".tar.bz2"):
-                _unpack(path)
-    except OSError as error:
-        raise ValueError(f"{error}. By hand: {where_to_get(task, folder)}") from None
-
-
-def _unpack(path: Path) -> None:
-    """The JSON lines of WikiSQL's archive, beside it."""
-    try:
-        with tarfile.open(path, "r:bz2") as archive:
-            for member in archive.getmembers():
-                name = Path(member.name).name
-                source = archive.extractfile(member) if name.endswith(".jsonl") else None
-                if source is not None:
-                    (path.parent / name).write_bytes(source.read())
-    except (tarfile.TarError, EOFError) as error:
-        raise ValueError(f"{path} cannot be unpacked ({error}): delete it and try again") from None
+def _line(task: str, counts: dict[str, int], folder: Path, left: list[Path]) -> str:
+    """What `longtail data` says of a task."""
+    text = f"{task}: {counts['train']} questions for training, {counts['test']} for testing"
+    if "development" in counts:
+        text += f", {counts['development']} for development, not used"
+    whole = (counts["train"], counts["test"]) == PUBLISHED[task]
+    text += " (as many as published" if whole else " (a part, or another form"
+    agree = [agrees(folder / remote.name, remote) for remote in REMOTES[task]]
+    if all(agree):
+        text += ", checksums too"
+    elif False in agree:
+        names = (r.name for r, same in zip(REMOTES[task], agree, strict=True) if same is False)
+        text += f"; not the published {', '.join(names)}"
+    text += ")"
+    if left:
+        names = ", ".join(path.relative_to(folder).as_posix() for path in left)
+        text += f"; the same in other forms, not read: {names}"
+    return text
