@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from longtail import run_folder
 from longtail.assembly import build_run
 from longtail.benchmarks import nlp5
 from longtail.benchmarks.nlp5 import Settings, build
@@ -225,6 +228,28 @@ def test_a_run_goes_on_from_a_snapshot() -> None:
     train(second)
     for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("method", ["ewc", "derpp"])
+def test_nothing_keeps_a_finished_run(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several runs of a language model in one process would fill a GPU."""
+    watched: list[weakref.ref[Any]] = []
+
+    def build_and_watch(*args: Any) -> Run:
+        run = build_run(*args)
+        parts = (run, run.model, run.method, run.optimizer, run.evaluate, *run.parameters)
+        watched.extend(map(weakref.ref, parts))
+        return run
+
+    monkeypatch.setattr(run_folder, "build_run", build_and_watch)
+    flags = {"data.miniature": True, "data.order": ["sst"], "data.test_per_task": 4}
+    flags |= {"method": method, "data.per_task": 8, "data.generate": "bf16"}
+    run_folder.execute(resolve("nlp5", flags=flags), tmp_path / "run", quiet=True, device="cpu")
+    gc.collect()
+    assert watched
+    assert [alive for ref in watched if (alive := ref()) is not None] == []
 
 
 def test_training_lowers_the_loss_of_answers() -> None:
