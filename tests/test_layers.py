@@ -9,7 +9,7 @@ import longtail
 
 ROOT = Path(longtail.__file__).parent
 LAYERS = (  # bottom first; CONTRIBUTING.md has the same, top first
-    "downloads files labels machine modes progress reading stopping values",
+    "downloads files labels machine modes preload progress reading stopping values",
     "random columns factored examples objectives sequences sources tasks metrics optim",
     "memory replicas storage stacked_linear regressions",
     "methods models benchmarks",

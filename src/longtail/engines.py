@@ -8,7 +8,6 @@ their state, and `KeyboardInterrupt` is raised once they have.
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from longtail import preload
 from longtail.jobs import Job, Options, perform, record_failure
 from longtail.overview import Overview
 from longtail.progress import Moment, Reporter
@@ -76,10 +76,10 @@ class _Worker:
     """A process that takes one job at a time."""
 
     def __init__(self, slot: int, workers: int, out: Path, options: Options) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = preload.context()
         self.pipe, theirs = context.Pipe()
         self.job: Job | None = None
-        self.process = context.Process(
+        self.process = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
             target=_work, args=(theirs, slot, workers, out, options, list(sys.path)), daemon=True
         )
         self.process.start()
@@ -171,6 +171,7 @@ def _work(
 ) -> None:
     """A worker's whole life. Its own process group keeps the terminal's Ctrl-C to the parent."""
     os.setpgrp()
+    preload.receive_interrupts()
     sys.path[:] = path
     options = _pin(slot, workers, options)
 
