@@ -41,6 +41,7 @@ def test_a_study_in_two_processes_computes_what_one_computes(tmp_path: Path) -> 
         stack = false
         [data]
         tasks = 4
+        zero_shot = 0
         """
     study.write_text(textwrap.dedent(text))
     found = {}
