@@ -10,7 +10,7 @@ import pytest
 PAGE = Path(__file__).parent.parent / "docs" / "continual_adam.md"
 
 
-@pytest.mark.parametrize("name", ["continual_adam", "boundary"])
+@pytest.mark.parametrize("name", ["continual_adam", "continual_adamw", "boundary"])
 def test_docstring_examples(name: str) -> None:
     module = importlib.import_module(f"longtail.optim.{name}")
     result = doctest.testmod(module)

@@ -1,6 +1,7 @@
 """Continual Adam and AdamW: Adam that keeps what earlier tasks knew about the second moments."""
 
 from longtail.optim.boundary import end_task
-from longtail.optim.continual_adam import ContinualAdam, ContinualAdamW
+from longtail.optim.continual_adam import ContinualAdam
+from longtail.optim.continual_adamw import ContinualAdamW
 
 __all__ = ["ContinualAdam", "ContinualAdamW", "end_task"]

@@ -57,6 +57,12 @@ def check_settings(group: dict[str, Any]) -> None:
             raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
 
 
+def check_rate(group: dict[str, Any]) -> None:
+    """Raise for a learning rate, set after the optimizer was made, that its steps cannot take."""
+    if group["foreach"] and isinstance(group["lr"], Tensor) and not group["capturable"]:
+        raise RuntimeError("lr as a Tensor is not supported for capturable=False and foreach=True")
+
+
 def _check_types(group: dict[str, Any]) -> None:
     """A comparison would fail for these too, but without saying which setting it was."""
     betas = group["betas"]

@@ -1,4 +1,7 @@
-"""Continual Adam and AdamW, laid out like ``torch/optim/adam.py``; the maths is in ``steps.py``."""
+"""Continual Adam, laid out like ``torch/optim/adam.py``.
+
+The maths is in ``steps.py``, what is kept of a parameter in ``state.py``.
+"""
 
 from collections.abc import Callable
 from typing import Any, overload
@@ -8,27 +11,16 @@ from torch import Tensor
 from torch.optim.optimizer import (
     Optimizer,
     ParamsT,
-    _default_to_fused_or_foreach,
-    _disable_dynamo_if_unsupported,
     _to_scalar,
     _use_grad_for_differentiable,
 )
 
 from longtail.optim import state as _state
-from longtail.optim.checks import check_settings
-from longtail.optim.fused import (
-    _fused_continualadam,
-    fused_end_task,
-    step_together,
-    uses_fused,
-)
-from longtail.optim.hooks import light_step, unmarked
-from longtail.optim.steps import _multi_tensor_continualadam, _single_tensor_continualadam
-
-# Renamed in torch 2.12.
-_graph_capture_health_check: Callable[[Optimizer], None] = getattr(
-    Optimizer, "_accelerator_graph_capture_health_check", None
-) or getattr(Optimizer, "_cuda_graph_capture_health_check")  # noqa: B009
+from longtail.optim.checkpoints import complete_group, undoing_casts
+from longtail.optim.checks import check_rate, check_settings
+from longtail.optim.functional import continual_adam
+from longtail.optim.fused import end_task_of, step_together, uses_fused
+from longtail.optim.hooks import graph_capture_health_check, light_step, unmarked
 
 
 class ContinualAdam(Optimizer):
@@ -158,12 +150,7 @@ class ContinualAdam(Optimizer):
         super().__setstate__(state)
         self.__dict__["_plans"] = {}
         for group in self.param_groups:
-            # A checkpoint of torch's AdamW has keys that are fixed here and lacks some of ours.
-            group.pop("decoupled_weight_decay", None)
-            group.pop("amsgrad", None)
-            for key, value in self.defaults.items():
-                group.setdefault(key, value)
-            group["tasks_seen"] = _state.task_count(group)
+            complete_group(group, self.defaults)
 
     def state_dict(self) -> dict[str, Any]:
         """As of any torch optimizer; see ``state.py`` for what is kept of a parameter."""
@@ -171,32 +158,8 @@ class ContinualAdam(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` gave, ours or that of ``torch.optim.Adam`` / ``AdamW``."""
-        final: dict[str, Any] = {}
-
-        def capture(_: Optimizer, loaded: dict[str, Any]) -> None:
-            if any(group.get("amsgrad") for group in loaded["param_groups"]):
-                raise ValueError(
-                    f"{type(self).__name__} cannot load a checkpoint with amsgrad=True"
-                )
-            final.update(loaded)
-
-        def restore(_: Optimizer) -> None:
-            ids = [i for group in final["param_groups"] for i in group["params"]]
-            params = [p for group in self.param_groups for p in group["params"]]
-            for i, param in zip(ids, params, strict=True):
-                if i in final["state"]:
-                    _state.restore(param, self.state[param], final["state"][i])
-
-        # Last before and first after, so that the user's own hooks see what they should.
-        handles = (
-            self.register_load_state_dict_pre_hook(capture),
-            self.register_load_state_dict_post_hook(restore, prepend=True),
-        )
-        try:
+        with undoing_casts(self):
             unmarked(super().load_state_dict)(state_dict)
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def __repr__(self) -> str:
         tasks = max((int(group["tasks_seen"]) for group in self.param_groups), default=0)
@@ -224,13 +187,11 @@ class ContinualAdam(Optimizer):
         state_steps: list[Tensor],
         past_steps: list[Tensor],
     ) -> bool:
+        """Make what is missing and fill the lists with the parameters that have a gradient."""
         has_complex = False
         on_device = group["capturable"] or uses_fused(group)
         past_first = group["first_moment"] == "task"
-        if group["foreach"] and isinstance(group["lr"], Tensor) and not group["capturable"]:
-            raise RuntimeError(
-                "lr as a Tensor is not supported for capturable=False and foreach=True"
-            )
+        check_rate(group)
         for p in group["params"]:
             if p.grad is None:
                 continue
@@ -268,7 +229,7 @@ class ContinualAdam(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss.
         """
-        _graph_capture_health_check(self)
+        graph_capture_health_check(self)
 
         loss = None
         if closure is not None:
@@ -286,37 +247,11 @@ class ContinualAdam(Optimizer):
                     continue
                 fused = uses_fused(group) or group["fused"]
 
-            params_with_grad: list[Tensor] = []
-            grads: list[Tensor] = []
-            exp_avgs: list[Tensor] = []
-            exp_avg_sqs: list[Tensor] = []
-            past_exp_avg_sqs: list[Tensor] = []
-            past_exp_avgs: list[Tensor] = []
-            state_steps: list[Tensor] = []
-            past_steps: list[Tensor] = []
+            lists: tuple[list[Tensor], ...] = ([], [], [], [], [], [], [], [])
+            has_complex = self._init_group(group, *lists)
             beta1, beta2 = group["betas"]
-
-            has_complex = self._init_group(
-                group,
-                params_with_grad,
-                grads,
-                exp_avgs,
-                exp_avg_sqs,
-                past_exp_avg_sqs,
-                past_exp_avgs,
-                state_steps,
-                past_steps,
-            )
-
             continual_adam(
-                params_with_grad,
-                grads,
-                exp_avgs,
-                exp_avg_sqs,
-                past_exp_avg_sqs,
-                past_exp_avgs,
-                state_steps,
-                past_steps,
+                *lists,
                 has_complex=has_complex,
                 beta1=beta1,
                 beta2=beta2,
@@ -341,13 +276,8 @@ class ContinualAdam(Optimizer):
 
     def _plan_cache(self, group: Any) -> dict[str, Any]:
         """Where fused steps keep their tables of pointers for a group, or for the list of all."""
-        plans = self.__dict__.get("_plans")
-        if plans is None:
-            plans = self.__dict__["_plans"] = {}
-        cache = plans.get(id(group))
-        if cache is None:
-            cache = plans[id(group)] = {}
-        return cache
+        plans = self.__dict__.setdefault("_plans", {})
+        return plans.setdefault(id(group), {})
 
     @torch.no_grad()
     def end_task(self) -> None:
@@ -362,171 +292,5 @@ class ContinualAdam(Optimizer):
             fast = plan_cache.get("fast_end_task")
             if fast is not None and fast(self, group, plan_cache):
                 continue
-            took = [self._fold(group, lists) for lists in _state.gather(self.state, group)]
-            _state.count_task(group, took)
-
-    def _fold(self, group: dict[str, Any], lists: _state.Boundary) -> Tensor | bool:
-        beta1, beta2 = group["betas"]
-        settings = {
-            "beta1": beta1,
-            "beta2": beta2,
-            "first_moment": group["first_moment"],
-            "second_moment": group["second_moment"],
-        }
-        if uses_fused(group):
-            took = fused_end_task(self._plan_cache(group), lists, settings)
-            if took is not None:
-                return took
-        return _state.fold(lists, **settings)
-
-
-class ContinualAdamW(ContinualAdam):
-    r"""Continual Adam with decoupled weight decay: :class:`torch.optim.AdamW` that forgets less.
-
-    Like :class:`ContinualAdam`, but ``weight_decay`` shrinks the parameters instead of joining
-    the gradient:
-
-    .. math::
-        \theta = (1 - \gamma \lambda) \theta - (1 - \beta_3^t) \gamma \hat m / (\sqrt{v'} +
-        \epsilon)
-
-    Args:
-        params: parameters, named parameters or parameter groups, as for any torch optimizer.
-        lr, betas, eps: as for :class:`ContinualAdam`.
-        weight_decay: decoupled decay :math:`\lambda`; each step multiplies by
-            ``1 - lr * weight_decay``.
-        settings: ``beta3``, ``first_moment``, ``second_moment``, ``foreach``, ``maximize``,
-            ``capturable``, ``differentiable`` and ``fused``, as for :class:`ContinualAdam`.
-
-    Example:
-        >>> import torch
-        >>> from longtail import ContinualAdamW
-        >>> model = torch.nn.Linear(3, 1)
-        >>> opt = ContinualAdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
-        >>> for inputs in (torch.randn(8, 3), torch.randn(20, 3)):
-        ...     for x in inputs:
-        ...         opt.zero_grad()
-        ...         model(x).square().sum().backward()
-        ...         opt.step()
-        ...     opt.end_task()
-        >>> opt.param_groups[0]["tasks_seen"]
-        tensor(2)
-
-    Deviations from the paper:
-        Algorithm 1 subtracts :math:`\lambda \theta`; here it is :math:`\gamma \lambda \theta`, as
-        in torch, so that settings carry over. The rest as for :class:`ContinualAdam`.
-
-    References:
-        Continual Learning of Numerous Tasks from Long-tail Distributions,
-        https://arxiv.org/abs/2404.02754
-
-        Decoupled Weight Decay Regularization, https://arxiv.org/abs/1711.05101
-    """
-
-    _decoupled_weight_decay = True
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        *,
-        beta3: float = 0.9,
-        first_moment: str = "reset",
-        second_moment: str = "task",
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
-    ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            beta3=beta3,
-            first_moment=first_moment,
-            second_moment=second_moment,
-            foreach=foreach,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-        )
-
-
-@_disable_dynamo_if_unsupported()
-def continual_adam(
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    past_exp_avg_sqs: list[Tensor],
-    past_exp_avgs: list[Tensor],
-    state_steps: list[Tensor],
-    past_steps: list[Tensor],
-    foreach: bool | None = None,
-    capturable: bool = False,
-    differentiable: bool = False,
-    fused: bool | None = None,
-    grad_scale: Tensor | None = None,
-    found_inf: Tensor | None = None,
-    has_complex: bool = False,
-    decoupled_weight_decay: bool = False,
-    plan_cache: dict[str, Any] | None = None,
-    *,
-    beta1: float | Tensor,
-    beta2: float | Tensor,
-    beta3: float,
-    lr: float | Tensor,
-    weight_decay: float,
-    eps: float,
-    maximize: bool,
-    first_moment: str = "reset",
-    second_moment: str = "task",
-) -> None:
-    """Functional form of a step of :class:`ContinualAdam`; unused lists may be empty."""
-    if fused is None and foreach is None:
-        _, foreach = _default_to_fused_or_foreach(params, differentiable, use_fused=False)
-        if foreach and isinstance(lr, Tensor) and not capturable:
-            foreach = False
-    if not params:
-        return
-    if not torch.compiler.is_compiling() and not all(isinstance(t, Tensor) for t in state_steps):
-        raise RuntimeError("`state_steps` argument must contain a list of singleton tensors")
-
-    lists = (
-        params,
-        grads,
-        exp_avgs,
-        exp_avg_sqs,
-        past_exp_avg_sqs,
-        past_exp_avgs,
-        state_steps,
-        past_steps,
-    )
-    settings: dict[str, Any] = {
-        "has_complex": has_complex,
-        "beta1": beta1,
-        "beta2": beta2,
-        "beta3": beta3,
-        "lr": lr,
-        "weight_decay": weight_decay,
-        "eps": eps,
-        "first_moment": first_moment,
-        "second_moment": second_moment,
-        "maximize": maximize,
-        "capturable": capturable,
-        "differentiable": differentiable,
-        "decoupled_weight_decay": decoupled_weight_decay,
-    }
-    if fused:
-        _fused_continualadam(*lists, grad_scale, found_inf, plan_cache=plan_cache, **settings)
-    elif foreach:
-        _multi_tensor_continualadam(*lists, grad_scale, found_inf, **settings)
-    else:
-        _single_tensor_continualadam(*lists, grad_scale, found_inf, **settings)
+            gathered = _state.gather(self.state, group)
+            _state.count_task(group, [end_task_of(group, plan_cache, lists) for lists in gathered])

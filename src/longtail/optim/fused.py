@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.optim.state import Boundary, is_plain
+from longtail.optim.state import Boundary, fold, is_plain
 from longtail.optim.steps import _single_tensor_continualadam
 
 
@@ -147,7 +147,20 @@ def step_together(optimizer: Any) -> bool:
     return fast is not None and fast(optimizer, optimizer._plan_cache(groups))
 
 
-def fused_end_task(
+def end_task_of(group: dict[str, Any], cache: dict[str, Any], lists: Boundary) -> Tensor | bool:
+    """End a task of a group's parameters, by kernel where it can be; whether a step was taken."""
+    beta1, beta2 = group["betas"]
+    settings = {
+        "beta1": beta1,
+        "beta2": beta2,
+        "first_moment": group["first_moment"],
+        "second_moment": group["second_moment"],
+    }
+    took = _fused_end_task(cache, lists, settings) if uses_fused(group) else None
+    return fold(lists, **settings) if took is None else took
+
+
+def _fused_end_task(
     cache: dict[str, Any], lists: Boundary, settings: dict[str, Any]
 ) -> Tensor | bool | None:
     """End a task by kernel; whether a step had been taken, or None if nothing could be done."""

@@ -25,6 +25,11 @@ from torch.optim.optimizer import (
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+# Renamed in torch 2.12.
+graph_capture_health_check: Callable[[Optimizer], None] = getattr(
+    Optimizer, "_accelerator_graph_capture_health_check", None
+) or getattr(Optimizer, "_cuda_graph_capture_health_check")  # noqa: B009
+
 
 def light_step(step: Callable[_P, _R]) -> Callable[_P, _R]:
     """Wrap ``step``, on which is torch's `_use_grad_for_differentiable`, as `Optimizer` would.

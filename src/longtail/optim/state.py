@@ -1,4 +1,4 @@
-"""What Continual Adam remembers of a parameter: how it is made, loaded, and folded at a boundary.
+"""What Continual Adam remembers of a parameter: how it is made, and folded at a boundary.
 
 ==================  ======================================================================
 ``step``            t, the steps taken in this task
@@ -80,21 +80,6 @@ def _zeros(param: Tensor) -> Tensor:
     return torch.zeros_like(
         param, dtype=state_dtype(param), memory_format=torch.preserve_format, requires_grad=False
     )
-
-
-def restore(param: Tensor, state: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Undo what ``Optimizer.load_state_dict`` does to our state.
-
-    It casts every floating tensor except ``step`` to the parameter's dtype and device, which
-    rounds the float32 state of a bf16 parameter and sends a count that belongs on the CPU to the
-    GPU.
-    """
-    half = state_dtype(param) != param.dtype
-    for key, value in saved.items():
-        if key == "past_steps" and isinstance(state.get("step"), Tensor):
-            state[key] = value.to(device=state["step"].device, dtype=state["step"].dtype)
-        elif half and key != "step" and isinstance(value, Tensor) and value.is_floating_point():
-            state[key] = value.to(device=param.device, dtype=state_dtype(param))
 
 
 class Boundary(NamedTuple):
