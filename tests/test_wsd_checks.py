@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from longtail.report import checks
 from longtail.report.wsd_checks import wsd, wsd_diagnosis
 
@@ -70,10 +72,14 @@ def test_the_diagnosis_compares_frozen_with_trained() -> None:
             ("continual", True, 60.4),
             ("reset", False, 55.0),
             ("reset", True, 58.0),
+            ("continual_seen", False, 61.5),
         )
     ]
     claims = list(by_claim(wsd_diagnosis(found)).values())
-    assert claims == [True, False, False]
+    assert claims == [True, False, False, False]
+    assert list(by_claim(wsd_diagnosis(found[:2])).values()) == [True]  # what has its rows
+    with pytest.raises(KeyError):
+        wsd_diagnosis(found[:1])
 
 
 def test_missing_rows_are_a_failed_claim() -> None:
