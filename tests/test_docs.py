@@ -14,8 +14,11 @@ import pytest
 
 from longtail.cli import main
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 PAGES = [*sorted((DOCS / "methods").glob("*.md")), DOCS / "bring_your_own.md", DOCS / "running.md"]
+ALL_PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", ROOT / "CONTRIBUTING.md"]
+ALL_PAGES += [*sorted(DOCS.rglob("*.md")), *sorted((ROOT / "results").glob("*/README.md"))]
 BLOCK = re.compile(r"^```(python|bash|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
@@ -54,8 +57,40 @@ def test_every_method_has_a_page_with_the_three_parts():
         assert re.search(r"^    .*(L\(θ\)|g̃) +=", text, re.MULTILINE), f"no equation in {name}.md"
 
 
-@pytest.mark.parametrize("page", [*PAGES, DOCS / "README.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+COMMAND = re.compile(r"^ *(longtail (?:run|study|report|data|list|wsd) .*)$", re.MULTILINE)
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The lines of a page that call `longtail`, without their comments."""
+    lines = COMMAND.findall(page.read_text(encoding="utf-8"))
+    return [shlex.split(line, comments=True) for line in lines if not line.endswith("\\")]
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_is_understood(page, monkeypatch):
+    """Also those for data that are not here: names, flags and values exist, and so do the files."""
+    from longtail.cli import make_parser
+    from longtail.commands.run import parse
+    from longtail.settings import resolve
+
+    monkeypatch.chdir(ROOT)
+    for command, *words in (line[1:] for line in commands_of(page)):
+        own = any(word.startswith("my_") or word == "my.toml" for word in words)  # the page's own
+        if command == "run" and not own:
+            args = parse(words)
+            resolve(args.benchmark, args.config, args.flags, args.set)
+        elif command != "run":
+            args = make_parser(command).parse_args([command, *words])
+            assert command != "study" or own or args.file.is_file(), args.file
+
+
+def test_the_commands_are_found():
+    assert ["longtail", "study", "studies/table1.toml"] in commands_of(ROOT / "README.md")
+    assert sum(len(commands_of(page)) for page in ALL_PAGES) > 60
