@@ -12,7 +12,10 @@ training in the three settings, through the same code as the study, and is score
 
 The first trials are the settings to start from, then a share is drawn at random and the others
 change one to three settings of one of the best so far. Every trial is a line of the log, written at
-once; the search goes on from an existing log. Proposals depend on the seed and the log alone.
+once; the search goes on from an existing log. Proposals depend on the seed and the log alone, so
+several searches with seeds and logs of their own may run side by side. A line has the seed of its
+search, the trial's number and where it comes from, its settings, f, `ratio` and the largest LP
+(`lp_worst`), and RP and LP of rows 1 to 11 by setting, means over `seeds`.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ import torch
 
 from longtail.assembly import build_stack
 from longtail.benchmarks.synthetic import SETTINGS
+from longtail.machine import commit
 from longtail.metrics import summary
 from longtail.report import paper
 from longtail.settings import RunConfig, resolve
@@ -50,6 +54,7 @@ SPACE: dict[str, tuple[float, float, float]] = {
     "data.d": (50, 200, 0.06),
     "data.l": (1, 20, 0.3),
     "data.hidden": (4, 128, 0.25),
+    "data.k": (1, 20, 0.4),
     "data.noise": (0.03, 0.15, 0.12),
     "data.exponent": (0.5, 2.0, 0.06),
     "data.minimum": (3, 60, 0.25),
@@ -115,17 +120,21 @@ def affordable(trial: Trial) -> bool:
     )
 
 
-def propose(log: Sequence[dict[str, Any]], seed: int, random_share: float) -> Trial:
-    """The next trial: a function of the log and the seed."""
+def propose(log: Sequence[dict[str, Any]], seed: int, random_share: float) -> tuple[Trial, str]:
+    """The next trial, a function of the log and the seed, and where it comes from."""
     start = starting_points()
     if len(log) < len(start):
-        return start[len(log)]
+        return start[len(log)], "a starting point" if log else "the defaults"
     rng = random.Random(f"{seed}/{len(log)}")
-    best = sorted(log, key=lambda entry: entry["f"])[:6]
+    order = sorted(range(len(log)), key=lambda i: log[i]["f"])[:6]
     while True:
-        trial = draw(rng) if rng.random() < random_share else change(rng.choice(best)["trial"], rng)
+        if rng.random() < random_share:
+            trial, origin = draw(rng), "drawn at random"
+        else:
+            best = rng.choice(order)
+            trial, origin = change(log[best]["trial"], rng), f"trial {best + 1}, changed"
         if affordable(trial):
-            return trial
+            return trial, origin
 
 
 def configurations(
@@ -212,10 +221,13 @@ def main() -> None:
     for _ in range(args.trials):
         if time.monotonic() - begin > 60 * args.minutes:
             break
-        trial = propose(log, args.seed, args.random)
+        trial, origin = propose(log, args.seed, args.random)
+        start = time.monotonic()
         rp, lp = measure(trial, seeds, args.device, {"data.tasks": args.tasks})
-        entry = {"trial": trial, **score(rp, lp), "seeds": list(seeds), "tasks": args.tasks}
-        entry |= {"RP": _rounded(rp), "LP": _rounded(lp)}
+        entry: dict[str, Any] = {"search": args.seed, "number": len(log) + 1, "origin": origin}
+        entry |= {"trial": trial, **score(rp, lp), "RP": _rounded(rp), "LP": _rounded(lp)}
+        entry |= {"seeds": list(seeds), "tasks": args.tasks, "commit": commit()}
+        entry["seconds"] = round(time.monotonic() - start, 1)
         with args.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         log.append(entry)
@@ -229,8 +241,12 @@ def main() -> None:
     print(json.dumps(best["trial"], indent=1))
 
 
-def _rounded(values: np.ndarray) -> list[list[float | None]]:
-    return [[float(f"{v:.4g}") if math.isfinite(v) else None for v in row] for row in values]
+def _rounded(values: np.ndarray) -> dict[str, list[float | None]]:
+    """By setting: rows 1 to 10 of Table 1, then multi-task training."""
+    return {
+        setting: [float(f"{v:.4g}") if math.isfinite(v) else None for v in row]
+        for setting, row in zip(SETTINGS, values, strict=True)
+    }
 
 
 if __name__ == "__main__":

@@ -61,7 +61,14 @@ def test_proposals_follow_from_seed_and_log(search):
     one, two = (search.propose(log, 3, 0.5) for _ in range(2))
     assert one == two
     assert search.propose(log, 4, 0.5) != one
-    assert search.propose([], 3, 0.5) == start[0]
+    assert search.propose([], 3, 0.5) == (start[0], "the defaults")
+
+
+def test_the_space_holds_the_defaults(search):
+    assert search.starting_points()[0].keys() == {*search.SPACE, "train.schedule"}
+    for name, value in search.starting_points()[0].items():
+        low, high = search.SPACE[name][:2] if name in search.SPACE else ("constant", "linear")
+        assert low <= value <= high
 
 
 def test_proposals_stay_inside_the_space(search):
@@ -89,6 +96,11 @@ def test_a_search_writes_its_log_and_goes_on(search, tmp_path, monkeypatch, caps
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(lines) == 7
     assert lines[4]["trial"] != lines[3]["trial"]
+    assert [line["number"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
+    assert {line["search"] for line in lines} == {0}
+    assert lines[0]["origin"] == "the defaults"
+    assert all(line["origin"] for line in lines)
+    assert len(lines[0]["RP"]["shift"]) == 11
     assert "best f" in capsys.readouterr().out
 
 
