@@ -74,7 +74,7 @@ def starting_points() -> list[Trial]:
     defaults = resolve("synthetic").as_dict()
     keys = [*SPACE, "train.schedule"]
     now = {key: defaults[key.split(".")[0]][key.split(".")[1]] for key in keys}
-    small = {"data.d": 100, "data.l": 2, "data.hidden": 32, "data.noise": 0.05}
+    small = {"data.d": 100, "data.l": 2, "data.hidden": 32, "data.k": 1, "data.noise": 0.05}
     small |= {"data.exponent": 1.6, "data.minimum": 5, "data.cap": 10_000}
     small |= {"train.batch_size": 64, "train.epochs": 20, "train.lr": 0.1}
     full = small | {"data.l": 10, "data.hidden": 8, "data.noise": 0.1, "data.minimum": 50}
