@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from wordnet_files import write_wordnet
 
 from longtail.benchmarks import wordnet
 from longtail.benchmarks.wordnet import read_wordnet
@@ -15,23 +16,18 @@ GLOSSES = {
 }
 
 
+LINES = [
+    ("each", "5:00:00:all:00", "adj", 0, 1, 9),
+    ("mouse", "1:05:00::", "noun", 0, 1, 14),
+    ("mouse", "1:06:00::", "noun", 1, 4, 0),
+    ("mouse", "2:38:00::", "verb", 0, 1, 0),
+]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    offsets: dict[str, list[int]] = {}
-    for pos, glosses in GLOSSES.items():
-        text = "  1 licence\n"
-        for gloss in glosses:
-            offsets.setdefault(pos, []).append(len(text))
-            text += f"{len(text):08d} 05 n 01 word 0 000 | {gloss}  \n"
-        (tmp_path / f"data.{pos}").write_text(text)
-    lines = [
-        f"each%5:00:00:all:00 {offsets['adj'][0]:08d} 1 9",
-        f"mouse%1:05:00:: {offsets['noun'][0]:08d} 1 14",
-        f"mouse%1:06:00:: {offsets['noun'][1]:08d} 4 0",
-        f"mouse%2:38:00:: {offsets['verb'][0]:08d} 1 0",
-    ]
-    (tmp_path / "index.sense").write_text("\n".join(lines) + "\n")
-    monkeypatch.setattr(wordnet, "SENSES_OF_3_0", len(lines))
+    write_wordnet(tmp_path, GLOSSES, LINES)
+    monkeypatch.setattr(wordnet, "SENSES_OF_3_0", len(LINES))
     return tmp_path
 
 

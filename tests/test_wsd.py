@@ -218,7 +218,10 @@ def test_frozen_embeddings_do_not_train() -> None:
 
 @pytest.mark.parametrize("method", ["finetune", "reservoir", "ewc", "multitask"])
 def test_a_run_of_the_miniature_writes_its_scores_and_ranks_senses(
-    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    method: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = str(tmp_path / "run")
     small = ["--tasks", "5", "--cap", "4", "--epochs", "2", "--lr", "1e-3", "--validation", "0.3"]
@@ -230,6 +233,7 @@ def test_a_run_of_the_miniature_writes_its_scores_and_ranks_senses(
     assert found["polysemous"]["RP"] <= found["RP"]
     assert found["late"]["points"] >= 1
     if method == "finetune":
+        monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))  # which has no WordNet
         capsys.readouterr()
         sentence = "They tell me that he wants it."
         assert main(["wsd", "predict", out, sentence, "tell", "--json"]) == 0

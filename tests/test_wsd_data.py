@@ -7,11 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wordnet_files import write_wordnet
 
-from longtail.benchmarks import wordnet, wsd, wsd_data
+from longtail.benchmarks import wordnet, wsd, wsd_data, wsd_predict, wsd_tokens
 from longtail.benchmarks.wsd_corpus import facts, fingerprint, read_corpus
+from longtail.benchmarks.wsd_miniature import miniature
 from longtail.benchmarks.wsd_prepared import ARRAYS, cache_name, load, prepare, save
-from longtail.benchmarks.wsd_tokens import BackboneTokenizer, HashingTokenizer, load_tokenizer
+from longtail.benchmarks.wsd_tokens import (
+    BackboneTokenizer,
+    HashingTokenizer,
+    digest_of,
+    load_tokenizer,
+)
 from longtail.cli import main
 
 GLOSSES = {
@@ -46,17 +53,8 @@ FACTS = {"tasks": 2, "zero_shot_tasks": 1, "targets": 4, "pairs": 10}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     words = tmp_path / "wordnet"
-    words.mkdir()
-    offsets: dict[str, list[int]] = {}
-    for pos, glosses in GLOSSES.items():
-        text = "  1 licence\n"
-        for gloss in glosses:
-            offsets.setdefault(pos, []).append(len(text))
-            text += f"{len(text):08d} 05 n 01 word 0 000 | {gloss}  \n"
-        (words / f"data.{pos}").write_text(text)
-    rows = [f"{w}%{k} {offsets[p][i]:08d} {n} 3" for w, k, p, i, n in LINES]
-    (words / "index.sense").write_text("\n".join(rows) + "\n")
-    monkeypatch.setattr(wordnet, "SENSES_OF_3_0", len(rows))
+    write_wordnet(words, GLOSSES, [(*line, 3) for line in LINES])
+    monkeypatch.setattr(wordnet, "SENSES_OF_3_0", len(LINES))
     tags = tmp_path / "semcor3.0" / "brown1" / "tagfiles" / "br-a01"
     tags.parent.mkdir(parents=True)
     tags.write_text(TAGS, "latin-1")
@@ -265,3 +263,22 @@ def test_packages_that_are_not_there_are_named(
         monkeypatch.setitem(sys.modules, "nltk.corpus", None)
         with pytest.raises(ValueError, match=f"pip install {name}"):
             read_corpus(folder / "semcor3.0", name)
+
+
+def test_prediction_finds_the_wordnet_that_was_fetched(folder: Path) -> None:
+    known = miniature()
+    with pytest.raises(ValueError, match="longtail data wsd"):
+        wsd_predict._senses(known, "mouse", "")
+    place = folder / "cache" / "wsd" / "dict"
+    place.parent.mkdir(parents=True)
+    (folder / "wordnet").rename(place)
+    keys = [sense.key for sense in wsd_predict._senses(known, "mouse", "")]
+    assert keys == ["1:05:00::", "1:06:00::", "2:38:00::"]
+
+
+def test_a_name_is_looked_up_once_and_its_tokeniser_read_from_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer_json(folder / "snapshot", 1)
+    monkeypatch.setattr(wsd_tokens, "locate", lambda name: folder / "snapshot")
+    assert load_tokenizer("some/name").digest == digest_of(str(folder / "snapshot"))

@@ -7,6 +7,20 @@ The model matches sentences: a target in its sentence against the gloss of one c
 and its answer is the sense with the highest score. Rows are such pairs, scores count targets. The
 order of the tasks and the split of their targets, nine to one, follow ``data.seed``; the run's seed
 sets the classifier's first weights, the order of batches and the validation share.
+
+================= ==========================================================================
+semcor, wordnet   the publishers' files, as they are
+wsd_data          where these files are, fetching them, checking them (`longtail data wsd`)
+wsd_corpus        targets, tasks and candidates: the corpus before any tokeniser
+wsd_tokens        tokenisers, and how a pair of sentences is laid out
+wsd_prepared      sentences and glosses as token tables, each once, in a folder
+wsd_miniature     the built-in sentences
+wsd_pairs         pairs put together on the device from these tables
+wsd_tasks         split, order and cap: the sequence of tasks
+wsd_scores        accuracy of targets, from scores of pairs
+wsd_baselines     what a run has to beat, and its results by kind of task
+wsd_predict       the senses of a word in your own sentence (`longtail wsd predict`)
+================= ==========================================================================
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from torch import nn
 from longtail.benchmarks.wordnet import Sense
 from longtail.benchmarks.wsd import Settings, make_model, prepared_of
 from longtail.benchmarks.wsd_corpus import TaggedCorpus, definition, read_senses
+from longtail.benchmarks.wsd_data import find
 from longtail.benchmarks.wsd_pairs import PairTable
 from longtail.benchmarks.wsd_prepared import Prepared, prepare
 from longtail.benchmarks.wsd_tokens import (
@@ -24,6 +25,7 @@ from longtail.benchmarks.wsd_tokens import (
     Tokenizer,
     load_tokenizer,
 )
+from longtail.downloads import cache_folder
 from longtail.machine import choose_device
 
 
@@ -54,7 +56,8 @@ def rank_senses(
         sentence: plain text.
         word: as it stands in the sentence.
         lemma: its dictionary form, by default the word itself.
-        wordnet: WordNet 3.0's dict folder, `nltk` or `wn`, for words not in the run's corpus.
+        wordnet: WordNet 3.0's dict folder, `nltk` or `wn`, for words not in the run's corpus; by
+            default the run's, or what `longtail data wsd` has fetched.
         device: where to compute.
     """
     where = choose_device(device)
@@ -103,12 +106,13 @@ def _senses(known: Prepared, lemma: str, wordnet: str) -> list[Sense]:
             for i in rows
             for gloss in [known.senses[i][1]]
         ]
-    if not wordnet:
+    place = wordnet or find(cache_folder("wsd"))[1]
+    if not place:
         raise ValueError(
             f"{lemma!r} is not one of the run's {len(known.lemmas):,} words: give its dictionary "
-            "form with --lemma, or WordNet's folder with --wordnet"
+            "form with --lemma, or WordNet's folder with --wordnet (`longtail data wsd` fetches it)"
         )
-    found = read_senses(wordnet, {lemma}).senses.get(lemma)
+    found = read_senses(place, {lemma}).senses.get(lemma)
     if not found:
         raise ValueError(f"WordNet has no {lemma!r}: give its dictionary form with --lemma")
     return found

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from longtail.models.encoder_weights import locate
+
 Encoded = tuple[list[int], list[tuple[int, int]]]
 """Token ids of a text, and where in the text each begins and ends."""
 
@@ -123,21 +125,26 @@ def _digest(content: str) -> str:
 
 
 def load_tokenizer(backbone: str) -> BackboneTokenizer:
-    """From a folder with `tokenizer.json`, or by a Hugging Face name through transformers."""
+    """From a folder with `tokenizer.json`, or by a Hugging Face name."""
     path = Path(backbone).expanduser() / "tokenizer.json"
     if path.is_file():
         return BackboneTokenizer(path.read_text("utf-8"), backbone)
     if Path(backbone).expanduser().is_dir():
         raise ValueError(f"{backbone} has no tokenizer.json")
+    # The whole checkpoint at once, where it is not there yet: transformers would ask for file after
+    # file, and without a network repeat that for a minute.
+    folder = locate(backbone)
+    if (folder / "tokenizer.json").is_file():
+        return BackboneTokenizer((folder / "tokenizer.json").read_text("utf-8"), backbone)
     try:
         from transformers import AutoTokenizer
     except ImportError:
         raise ValueError(
-            f"the backbone {backbone!r} is no folder, and by name it needs transformers: "
+            f"the tokeniser of {backbone!r} has no tokenizer.json, to make it needs transformers: "
             "pip install 'longtail[hf]'"
         ) from None
     try:
-        fast = AutoTokenizer.from_pretrained(backbone, use_fast=True)
+        fast = AutoTokenizer.from_pretrained(folder, use_fast=True)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(f"no tokeniser for the backbone {backbone!r}: {reason}") from None

@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     predict.add_argument("word", metavar="WORD", help="the word, as it stands in the sentence")
     predict.add_argument("--lemma", help="its dictionary form, where that is another")
     predict.add_argument("--top", type=int, metavar="N", help="only the N best senses")
-    predict.add_argument("--wordnet", metavar="DIR", help="WordNet, for words not in the corpus")
+    predict.add_argument(
+        "--wordnet",
+        metavar="DIR",
+        help="WordNet, for words not in the corpus (default: what `longtail data wsd` fetched)",
+    )
     predict.add_argument("--device", default="cpu", help="cpu, cuda, ... (default: cpu)")
     predict.add_argument("--json", action="store_true", help="JSON on stdout")
     prepare = kinds.add_parser("prepare", help="write token tables for a machine without the files")
