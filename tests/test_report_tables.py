@@ -202,3 +202,11 @@ def test_curves_start_where_sequences_are_evaluated():
     assert drop_first_task(np.array([1, 50, 100])).tolist() == [50, 100]
     assert drop_first_task(np.array([1, 2, 3])).tolist() == [1, 2, 3]
     assert drop_first_task(np.array([1])).tolist() == [1]
+
+
+def test_a_metric_that_no_run_has_is_named(tmp_path: Path):
+    write_study(tmp_path)
+    table = table_of(tmp_path, metrics=["RP", "breakdown.taill.RP"])
+    assert table.metrics == ["RP"]
+    assert "No run has a value of breakdown.taill.RP." in table.notes
+    assert not any("No run has" in note for note in table_of(tmp_path, metrics=["RP"]).notes)

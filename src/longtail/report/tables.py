@@ -141,6 +141,9 @@ def _notes(table: Table, results: Results) -> list[str]:
     diverged = sum(r.get("diverged", 0) for r in table.rows)
     if diverged:
         notes.append(f"{diverged} runs ended in NaN and are left out of the means (marked †).")
+    asked = results.plan.get("report", {}).get("metrics", ())
+    if missing := [m for m in asked if table.rows and m not in table.metrics]:
+        notes.append(f"No run has a value of {', '.join(missing)}.")
     for note in results.plan.get("selected", []):
         notes.append(str(note))
     if len(results.finished) < max(len(results.plan.get("runs", [])), len(results.runs)):
