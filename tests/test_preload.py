@@ -28,7 +28,8 @@ def test_only_several_local_processes_are_prepared(line: str, several: bool) -> 
     assert preload.wanted(line.split()) is several
 
 
-def test_without_a_start_workers_begin_from_nothing() -> None:
+def test_without_a_start_workers_begin_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preload, "_begun", False)  # another test may have started it
     assert preload.context().get_start_method() == "spawn"
 
 

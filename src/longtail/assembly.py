@@ -81,14 +81,17 @@ class Stack:
             raise ValueError(f"runs {names} differ in more than a stack allows")
         self.configs = list(configs)
         self.seeds = list(dict.fromkeys(config.seed for config in configs))
-        keys = [replace(config, seed=0).id for config in configs]
+        # All seeds of a study share their settings as objects, so few rows need be named.
+        same = [(c.optimizer, *map(id, (c.data, c.train, c.methods, c.policy))) for c in configs]
+        named = {
+            key: replace(c, seed=0).id for key, c in dict(zip(same, configs, strict=True)).items()
+        }
+        keys = [named[key] for key in same]
         rows = dict(zip(reversed(keys), reversed(self.configs), strict=True))
         order = list(dict.fromkeys(keys))
         self.rows = [rows[key] for key in order]
-        self.places = [
-            (order.index(key), self.seeds.index(config.seed))
-            for key, config in zip(keys, configs, strict=True)
-        ]
+        row_of, seed_of = ({x: i for i, x in enumerate(xs)} for xs in (order, self.seeds))
+        self.places = [(row_of[k], seed_of[c.seed]) for k, c in zip(keys, configs, strict=True)]
         self.lr = max(row.train.lr for row in self.rows)
         self.policies: list[Policy] = [
             replace(row.policy, lr_scale=row.train.lr / self.lr if self.lr else 1.0)

@@ -7,6 +7,7 @@ their state, and `KeyboardInterrupt` is raised once they have.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -22,6 +23,7 @@ from typing import Any
 
 from longtail import preload
 from longtail.jobs import Job, Options, perform, record_failure
+from longtail.machine import choose_device
 from longtail.overview import Overview
 from longtail.progress import Moment, Reporter
 
@@ -174,6 +176,7 @@ def _work(
     preload.receive_interrupts()
     sys.path[:] = path
     options = _pin(slot, workers, options)
+    threading.Thread(target=_wake, args=(options.device,), daemon=True).start()
 
     def send(kind: str, content: dict[str, Any]) -> None:
         try:
@@ -189,6 +192,17 @@ def _work(
             send("stopped", {})
         except (EOFError, OSError):
             return
+
+
+def _wake(device: str) -> None:
+    """Make a GPU ready while a worker builds its first run: context and libraries take a second."""
+    import torch
+
+    with contextlib.suppress(Exception):  # the job itself will say what is wrong
+        place = choose_device(device)
+        if place.type == "cuda":
+            ones = torch.ones(1, 8, 8, device=place)
+            torch.bmm(ones, ones)
 
 
 def _pin(slot: int, workers: int, options: Options) -> Options:

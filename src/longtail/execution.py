@@ -74,6 +74,8 @@ def with_earlier(
 ) -> list[Planned]:
     """The runs of now, and finished ones that this study stood for with other seeds."""
     entries = [e for e in before.get("runs", []) if before.get("name") == study.name]
+    if not entries and study.seeds == sorted(study.seeds):
+        return planned
     seeds = {e["seed"] for e in entries if type(e.get("seed")) is int} | set(study.seeds)
     keep = {e["id"] for e in entries if e["id"] in done} | {run.id for run in planned}
     return [run for run in expand(replace(study, seeds=sorted(seeds))) if run.id in keep]

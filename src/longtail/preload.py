@@ -24,14 +24,15 @@ def wanted(argv: Sequence[str]) -> bool:
     return argv[:1] == ["study"] and jobs not in ([], ["1"]) and not elsewhere
 
 
-def begin() -> None:
-    """Start the fork server, where the system has one."""
+def begin(gpu: bool) -> None:
+    """Start the fork server, where the system has one; what only a GPU needs may be missing."""
     global _begun
     if _begun or _METHOD not in multiprocessing.get_all_start_methods():
         return
     from multiprocessing import forkserver
 
-    forkserver.set_forkserver_preload(["longtail.run_folder", "longtail.engines"])
+    modules = ["longtail.run_folder", "longtail.engines", *(["triton.language"] if gpu else [])]
+    forkserver.set_forkserver_preload(modules)
     # Ctrl-C is the parent's, which tells the workers: see `receive_interrupts`.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

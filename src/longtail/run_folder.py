@@ -16,7 +16,6 @@ and ``scores.npz`` in place of scores.jsonl; while it trains, ``partial.npz`` ha
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json as jsonlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +40,7 @@ from longtail.progress import reporter as choose_reporter
 from longtail.random import derive
 from longtail.reading import parse_json
 from longtail.session import Session
-from longtail.settings import RunConfig, read_toml, stack_key
+from longtail.settings import POLICY_FIELDS, RunConfig, read_toml, stack_key
 from longtail.snapshot import seed_generators
 from longtail.training import Run
 from longtail.values import first_difference
@@ -223,8 +222,9 @@ def _result(metrics: Mapping[str, Any], run: Run, config: RunConfig) -> dict[str
 
 def _policy_name(config: RunConfig) -> str:
     """The policy's name, marked where its settings are not those that go by this name."""
-    known = dataclasses.replace(config, policy=POLICIES[config.optimizer])
-    return config.optimizer + ("" if known.as_dict() == config.as_dict() else " (changed)")
+    known = POLICIES[config.optimizer]
+    same = all(getattr(config.policy, k) == getattr(known, k) for k in POLICY_FIELDS)
+    return config.optimizer + ("" if same else " (changed)")
 
 
 def _stack_results(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:

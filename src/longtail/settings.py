@@ -266,6 +266,20 @@ def stack_key(config: RunConfig) -> str:
     A task boundary reaches the whole optimizer, so policies with and without one stay apart. The
     policies of a stack share their buffers, so methods that replay need the same data.
     """
+    parts = (config.data, config.train, config.methods)
+    name = (config.benchmark, config.method, config.policy.boundary, *map(id, parts))
+    known = _keys.get(name)
+    if known is None:
+        if len(_keys) >= 1024:
+            _keys.clear()
+        known = _keys[name] = parts, _stack_key(config)  # kept: ids recur
+    return known[1]
+
+
+_keys: dict[tuple[Any, ...], tuple[Any, str]] = {}
+
+
+def _stack_key(config: RunConfig) -> str:
     module = load_benchmark(config.benchmark)
     replays = hasattr(config.methods, "buffer")
     tree = config.as_dict()
