@@ -70,3 +70,18 @@ def read_entries(path: Path) -> list[dict[str, Any]]:
         ):
             raise ValueError(f"{path.name} has an entry without id, config or summary")
     return entries
+
+
+def read_error(folder: Path, problems: list[str]) -> str | None:
+    """Why a run failed, from its error.json."""
+    found = read_json(folder / "error.json", dict, problems).get("error")
+    return None if found is None else str(found)
+
+
+def names_of(tasks: dict[str, Any], folder: Path, problems: list[str]) -> list[str]:
+    """The names in the content of a tasks.json."""
+    names = tasks.get("names", [])
+    if isinstance(names, list):
+        return list(map(str, names))
+    note(problems, folder / "tasks.json", f"has names = {names!r}, which is not a list")
+    return []

@@ -20,7 +20,16 @@ from typing import Any
 import numpy as np
 
 from longtail.labels import label
-from longtail.reading import note, parse_json, read_entries, read_json, read_plan, why
+from longtail.reading import (
+    names_of,
+    note,
+    parse_json,
+    read_entries,
+    read_error,
+    read_json,
+    read_plan,
+    why,
+)
 
 METRICS = ("RP", "LP", "FGT", "BWT")
 SKIPPED = {"snapshot", "figures", "tensorboard", "wandb", "mlruns", "logs", ".git", "__pycache__"}
@@ -110,7 +119,7 @@ class Result:
             return None
         tasks = read_json(self.folder / "tasks.json", dict, self.problems)
         count = 1 + max(int(index.max()) for _, index, _ in rows if len(index))
-        names = _names(tasks, self.folder, self.problems)
+        names = names_of(tasks, self.folder, self.problems)
         count = max(count, len(names))
         test_sizes = _sizes(tasks.get("test_sizes"), count)
         own, best, last = (np.full(count, np.nan) for _ in range(3))
@@ -121,9 +130,8 @@ class Result:
             own[index[mine]] = values[mine]
             best[index] = better(best[index], values)
             last[index] = values
-            if len(index) > min(
-                learned, count - 1
-            ):  # every task so far, so this is a point of the RP curve
+            # every task so far, so this is a point of the RP curve
+            if len(index) > min(learned, count - 1):
                 weights = np.ones(len(index)) if test_sizes is None else test_sizes[index]
                 after.append(learned + 1)
                 curve.append(float(np.average(values, weights=weights)))
@@ -153,7 +161,7 @@ class _Stack:
     @cached_property
     def names(self) -> list[str]:
         tasks = read_json(self.folder / "tasks.json", dict, self.problems)
-        return _names(tasks, self.folder, self.problems)
+        return names_of(tasks, self.folder, self.problems)
 
     def scores(self, member: int) -> TaskScores:
         a = self.arrays
@@ -242,7 +250,7 @@ def load(folder: Path) -> Results:
 
 def _read_run(folder: Path, files: list[str], problems: list[str]) -> Result:
     config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-    error = _error(folder, problems)
+    error = read_error(folder, problems)
     summary = parse_json(folder / "summary.json", dict) if "summary.json" in files else {}
     status = "finished" if summary else "failed" if error else "unfinished"
     timing = read_json(folder / "timing.json", dict, problems)
@@ -273,7 +281,7 @@ def _read_stack(folder: Path, problems: list[str]) -> list[Result]:
 
 def _read_begun_stack(folder: Path, problems: list[str]) -> list[Result]:
     """The runs of a stack that has not come to its end."""
-    error = _error(folder, problems)
+    error = read_error(folder, problems)
     status = "failed" if error else "unfinished"
     members = parse_json(folder / "stack.json", dict)
     return [
@@ -282,22 +290,9 @@ def _read_begun_stack(folder: Path, problems: list[str]) -> list[Result]:
     ]
 
 
-def _error(folder: Path, problems: list[str]) -> str | None:
-    found = read_json(folder / "error.json", dict, problems).get("error")
-    return None if found is None else str(found)
-
-
 def _identity(config: dict[str, Any]) -> str:
     """The id of `settings.RunConfig`, without having to resolve settings of another version."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _names(tasks: dict[str, Any], folder: Path, problems: list[str]) -> list[str]:
-    names = tasks.get("names", [])
-    if isinstance(names, list):
-        return list(map(str, names))
-    note(problems, folder / "tasks.json", f"has names = {names!r}, which is not a list")
-    return []
 
 
 def _number(value: Any) -> float:
