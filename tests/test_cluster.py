@@ -43,6 +43,22 @@ def test_without_an_address_ray_starts_here(tmp_path: Path, monkeypatch: pytest.
             run_ray([], tmp_path, Options(), Overview([], 0), {}, address=address)
 
 
+@pytest.mark.parametrize("address", ["localhost:1", "auto"])
+def test_an_address_where_nobody_answers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+):
+    ray = pytest.importorskip("ray")
+    from longtail.cluster import run_ray
+
+    def init(**_: object) -> None:
+        assert address == "auto", "asked Ray, which would try for minutes"
+        raise ConnectionError("Could not find any running Ray instance.\nPlease specify one.")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ValueError, match=rf"^--address {address}: no Ray cluster answers \(.+\)$"):
+        run_ray([], tmp_path, Options(), Overview([], 0), {}, address=address)
+
+
 def test_folders_travel_whole(tmp_path: Path):
     source, target = tmp_path / "a", tmp_path / "b"
     (source / "snapshot").mkdir(parents=True)

@@ -15,6 +15,7 @@ import io
 import logging
 import os
 import shutil
+import socket
 import tarfile
 import tempfile
 import threading
@@ -119,6 +120,20 @@ def perform_remotely(job: Job, out: str, options: Options, post: Any, storage: s
         shutil.rmtree(local, ignore_errors=True)
 
 
+def _connect(address: str | None) -> None:
+    """Joins a cluster; an address where none answers is refused, for which Ray takes minutes."""
+    import ray
+
+    host, _, port = (address or "").rpartition(":")
+    try:
+        if port.isdigit() and "/" not in host:  # not auto, not ray://host:port
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.WARNING)
+    except OSError as error:  # Ray's ConnectionError is one
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"--address {address}: no Ray cluster answers ({why})") from None
+
+
 def run_ray(
     jobs: Sequence[Job],
     out: Path,
@@ -139,7 +154,7 @@ def run_ray(
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     started = not ray.is_initialized()
     if started:
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.WARNING)
+        _connect(address)
     cpus, gpus = float(resources.get("cpus", 1)), float(resources.get("gpus", 0))
     options = dataclasses.replace(options, threads=max(1, int(cpus)))
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
