@@ -235,8 +235,9 @@ def _stack_results(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.nda
     for config, place in zip(stack.configs, stack.places, strict=True):
         found = _result(_at(metrics, place), stack.run, config)
         entries.append({"id": config.id, "config": config.as_dict(), "summary": found})
+    rows, seeds = (list(numbers) for numbers in zip(*stack.places, strict=True))
     arrays = {
-        name: np.stack([values[place] for place in stack.places])
+        name: np.ascontiguousarray(values[rows, seeds])
         for name, values in (
             ("own", matrix.own),
             ("best", matrix.best),
