@@ -110,14 +110,17 @@ def study(device: str, seeds: str, tasks: int, jobs: int) -> tuple[float, float,
 
 
 def memory_of_session(leader: int) -> float:
-    """GiB that the processes of a session take now; what they share counts once."""
-    total = 0
+    """GiB that the processes of a session take now: their own pages, forked ones shared out among
+    them, and once the libraries that are mapped into all."""
+    own = mapped = 0
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may end while we look
             if os.getsid(int(path.name)) == leader:
-                lines = (path / "smaps_rollup").read_text(encoding="utf-8").splitlines()
-                total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 2**20
+                lines = (path / "smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
+                kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+                own += kib["Pss_Anon"]
+                mapped = max(mapped, kib["Rss"] - kib["Anonymous"])
+    return (own + mapped) / 2**20
 
 
 def main() -> int:
