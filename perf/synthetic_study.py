@@ -111,16 +111,22 @@ def study(device: str, seeds: str, tasks: int, jobs: int) -> tuple[float, float,
 
 def memory_of_session(leader: int) -> float:
     """GiB that the processes of a session take now: their own pages, forked ones shared out among
-    them, and once the libraries that are mapped into all."""
+    them, and once the libraries that are mapped into all. (All pages of each, where the system
+    does not tell them apart.)"""
     own = mapped = 0
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may end while we look
             if os.getsid(int(path.name)) == leader:
-                lines = (path / "smaps_rollup").read_text(encoding="utf-8").splitlines()[1:]
-                kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-                own += kib["Pss_Anon"]
-                mapped = max(mapped, kib["Rss"] - kib["Anonymous"])
+                told = path / "smaps_rollup"
+                kib = _kib(told if told.exists() else path / "status")
+                own += kib.get("Pss_Anon", kib.get("VmRSS", 0))
+                mapped = max(mapped, kib.get("Rss", 0) - kib.get("Anonymous", 0))
     return (own + mapped) / 2**20
+
+
+def _kib(path: Path) -> dict[str, int]:
+    lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    return {line[0].rstrip(":"): int(line[1]) for line in lines if line[2:] == ["kB"]}
 
 
 def main() -> int:
