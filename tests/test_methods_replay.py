@@ -175,6 +175,25 @@ def test_agem_draws_as_many_references_as_it_is_told() -> None:
     assert method.row_weights is weights
 
 
+def test_agem_of_a_step_in_several_batches_weighs_every_drawn_example_the_same() -> None:
+    model = mlp()
+    method = AGEM(model, CLASSIFICATION, seed=3, buffer=30)
+    method.end_task(data(30))
+    twin = copy.deepcopy(method.buffer)
+    x, y = data()[torch.arange(8)]
+    drawn = [twin.draw(6), twin.draw(2)]
+    xr, yr = (torch.cat([part[i] for part in drawn]) for i in (0, 1))
+    r = gradients(cross_entropy(model(xr), yr), model)
+    for part in (slice(0, 6), slice(6, 8)):
+        method.loss((x[part], y[part]))
+    for p, t in zip(model.parameters(), r, strict=True):
+        p.grad = torch.randn_like(t) - 3 * t  # against r, so that there is something to take out
+    wanted = [p.grad.clone() for p in model.parameters()]
+    project(wanted, r, ())
+    method.after_backward()
+    assert_all_close([p.grad for p in model.parameters()], wanted)
+
+
 def test_agem_with_more_tasks_than_slots() -> None:
     model = mlp()
     method = AGEM(model, CLASSIFICATION, buffer=4)
