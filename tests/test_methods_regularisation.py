@@ -193,6 +193,8 @@ def test_fisher_cap_takes_that_many_examples_chosen_by_seed() -> None:
         method.end_task(examples)
     assert torch.equal(first.sum_F[0], again.sum_F[0])
     assert not torch.equal(first.sum_F[0], other.sum_F[0])
+    again.end_task(examples)  # another task chooses others
+    assert not torch.allclose(again.sum_F[0], 2 * first.sum_F[0])
     full = EWC(model, CLASSIFICATION, fisher_cap=30)
     full.end_task(examples)
     torch.testing.assert_close(full.sum_F[0], naive_fisher(model, examples)[0])
