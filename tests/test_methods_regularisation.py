@@ -1,5 +1,7 @@
 """EWC and EWC++ against naive sums over all tasks, and the Fisher against one example at a time."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -114,6 +116,21 @@ def test_fisher_of_any_model_equals_one_example_at_a_time_and_moves_no_statistic
     assert len(found) == len(wanted) == 6
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["example", "batch"])
+def test_fisher_drops_nothing_out_and_moves_no_statistics_in_training_mode(kind: str) -> None:
+    chain = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3))
+    norm = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(6), nn.Linear(6, 3), nn.Dropout(0.5))
+    examples = data()
+    for model in (chain.double(), norm.double()):
+        before = copy.deepcopy(model.state_dict())
+        found = Fisher(model.train(), CLASSIFICATION, kind)(examples)
+        assert all(module.training for module in model)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        wanted = Fisher(model.eval(), CLASSIFICATION, kind)(examples)
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
 def test_batch_fisher_squares_the_mean_gradient_of_each_batch() -> None:
