@@ -24,6 +24,14 @@ def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C does what it does in a terminal, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def longtail(*args: str, **kwargs) -> subprocess.Popen:
     command = [sys.executable, "-m", "longtail.cli", *args]
     return subprocess.Popen(
@@ -261,7 +269,7 @@ def test_reader_of_a_pipe_that_goes_away(capsys):
 
 
 @pytest.mark.parametrize("raised", ["ImportError('broken')", "ValueError('odd')"])
-def test_an_interrupt_that_an_import_turns_into_an_error_is_still_one(raised, capsys):
+def test_an_interrupt_that_an_import_turns_into_an_error_is_still_one(raised, capsys, ctrl_c):
     code = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    os.stat('.')"
     Path("late.py").write_text(f"{code}\nexcept KeyboardInterrupt:\n    raise {raised} from None\n")
     assert main(["run", "toy", "--method", "late:Mine"]) == 130
