@@ -2,6 +2,7 @@ import base64
 import gzip
 import json
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -179,6 +180,26 @@ def test_compare_two_folders(tmp_path: Path, capsys):
     (tmp_path / "c").mkdir()
     assert report("--compare", tmp_path / "a", tmp_path / "c") == 2
     assert "No finished run" in capsys.readouterr().err
+
+
+def test_compare_shows_percent_where_the_table_does(tmp_path: Path, capsys):
+    for name in "ab":
+        path = write_run(tmp_path / name, config()) / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "score": "score"}))  # of nlp5
+    assert report("--compare", tmp_path / "a", tmp_path / "b", "--json") == 0
+    row = json.loads(capsys.readouterr().out)[0]
+    assert row["unit"] == "percent"
+    assert row["a"] == pytest.approx(100 * load(tmp_path / "a").runs[0].metric(row["metric"]))
+
+
+def test_without_the_extra_there_are_tables(tmp_path: Path, capsys, monkeypatch):
+    write_study(tmp_path)
+    for name in ("matplotlib", "bokeh", "scipy", "scipy.special"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    assert report(tmp_path, "--out", tmp_path / "out") == 0
+    assert "pip install 'longtail[report]'" in capsys.readouterr().out
+    statistics = json.loads((tmp_path / "out" / "table.json").read_text())["statistics"]
+    assert statistics[0]["low"] < statistics[0]["high"]
 
 
 def test_parquet_has_every_score(tmp_path: Path):

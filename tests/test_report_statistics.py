@@ -31,6 +31,23 @@ def test_interval_and_effect_agree_with_textbook_formulas():
     assert result.effect == pytest.approx((1 - 3 / 15) * d.mean() / d.std(ddof=1))
 
 
+@pytest.mark.parametrize(
+    ("seeds", "quantile"),  # of a table
+    [
+        (2, 12.706204736),
+        (3, 4.302652730),
+        (10, 2.262157163),
+        (100, 1.984216952),
+        (1001, 1.962339081),
+    ],
+)
+def test_interval_of_few_and_of_many_seeds(seeds: int, quantile: float):
+    d = np.random.default_rng(0).normal(1, 1, seeds)
+    result = paired(d, np.zeros(seeds))
+    half = quantile * d.std(ddof=1) / math.sqrt(seeds)
+    assert (result.high - result.low) / 2 == pytest.approx(half, rel=1e-8)
+
+
 def test_wins_follow_the_direction_of_the_score():
     worse, better = np.array([1.0, 2.0]), np.array([0.5, 1.0])
     assert paired(better, worse, higher_is_better=False).wins == 2

@@ -16,7 +16,7 @@ from rich.text import Text
 from longtail.report.formats import finite
 from longtail.report.groups import Group, group
 from longtail.report.statistics import Paired, paired
-from longtail.report.tables import number
+from longtail.report.tables import PERCENT_SCORES, number
 from longtail.results import METRICS, load
 
 
@@ -58,7 +58,7 @@ def _matched(left: list[Group], right: list[Group]) -> list[tuple[Group, Group]]
 
 def _rows(one: Group, other: Group) -> list[dict[str, Any]]:
     name = one.name if one.name == other.name else f"{one.name} | {other.name}"
-    unit = "percent" if one.runs[0].summary.get("score") == "accuracy" else ""
+    unit = "percent" if one.runs[0].summary.get("score") in PERCENT_SCORES else ""
     scale = 100.0 if unit else 1.0
     found = []
     for metric in METRICS:
