@@ -210,3 +210,47 @@ def test_a_metric_that_no_run_has_is_named(tmp_path: Path):
     assert table.metrics == ["RP"]
     assert "No run has a value of breakdown.taill.RP." in table.notes
     assert not any("No run has" in note for note in table_of(tmp_path, metrics=["RP"]).notes)
+
+
+def test_runs_of_several_benchmarks_keep_their_units_and_are_named_by_them(tmp_path: Path):
+    for benchmark, seed in (("toy", 0), ("toy", 1), ("synthetic", 0)):
+        settings = {**config(seed=seed), "benchmark": benchmark, "data": {"of": benchmark}}
+        folder = write_run(tmp_path / f"{benchmark}{seed}", settings)
+        if benchmark == "synthetic":
+            path = folder / "summary.json"
+            found = {**json.loads(path.read_text()), "score": "mse", "higher_is_better": False}
+            path.write_text(json.dumps(found))
+    table = table_of(tmp_path)
+    wanted = {"method": "finetune", "policy": "continual"}
+    assert [{k: r[k] for k in (*wanted, "benchmark", "seeds")} for r in table.rows] == [
+        {**wanted, "benchmark": "synthetic", "seeds": 1},
+        {**wanted, "benchmark": "toy", "seeds": 2},
+    ]
+    assert "of" not in table.rows[0]  # a setting that does not vary within a benchmark
+    run = next(r for r in load(tmp_path).runs if r.labels["benchmark"] == "synthetic")
+    assert table.rows[0]["RP"] == run.metric("RP")  # not a hundred times that
+    assert table.unit == "mse and accuracy"
+    text = formats.markdown(table)
+    assert "| benchmark | RP |" in text
+    assert "**" not in text
+
+
+def test_best_is_bold_within_a_benchmark(tmp_path: Path):
+    for benchmark, found in (
+        ("toy", {"ewc": 0.2, "derpp": 0.3}),
+        ("mnist", {"ewc": 0.9, "agem": 0.8}),
+    ):
+        for method, rp in found.items():
+            settings = {**config(method), "benchmark": benchmark}
+            path = write_run(tmp_path / f"{benchmark}-{method}", settings) / "summary.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), "RP": rp}))
+    text = formats.markdown(table_of(tmp_path, metrics=["RP"]))
+    assert "| DER++ | toy | **30.00** |" in text
+    assert "| EWC | mnist | **90.00** |" in text
+    assert text.count("**") == 4
+
+
+def test_a_setting_that_is_a_list_is_a_label_like_any_other(tmp_path: Path):
+    for i, betas in enumerate(([0.9, 0.999], [0.9, 0.99])):
+        write_run(tmp_path / str(i), config(betas=betas))
+    assert "| [0.9, 0.999] |" in formats.markdown(table_of(tmp_path))

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 METHODS = ("finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem", "multitask")
 # These name a run or follow from its name; every other setting that varies becomes a label.
-NAMING = ("seed", "method", "optimizer", "policy")
+NAMING = ("seed", "method", "optimizer", "policy", "benchmark")
 POLICIES: dict[str, dict[str, Any]] = {
     "continual": {"first_moment": "reset", "second_moment": "task", "boundary": True},
     "continual_seen": {"first_moment": "reset", "second_moment": "task_seen", "boundary": True},
@@ -41,6 +41,9 @@ def label(runs: list[R], plan: dict[str, Any]) -> list[R]:
     flats = [dict(_flatten(run.config)) for run in runs]
     for run, flat in zip(runs, flats, strict=True):
         run.labels = {"method": str(flat.get("method", "?")), "policy": policy_name(run.config)}
+    if len({flat.get("benchmark") for flat in flats}) > 1:
+        for run, flat in zip(runs, flats, strict=True):
+            run.labels["benchmark"] = str(flat.get("benchmark", "?"))
     for key in _varying(runs, flats):
         for run, flat in zip(runs, flats, strict=True):
             run.labels[key.rpartition(".")[2]] = flat.get(key)
@@ -56,7 +59,7 @@ def _place(run: Labelled) -> tuple[Any, ...]:
 
 
 def _varying(runs: Sequence[Labelled], flats: list[dict[str, Any]]) -> list[str]:
-    """Settings that differ between runs of the same method and policy, seeds apart."""
+    """Settings that differ between runs of one method, policy and benchmark, seeds apart."""
     seen: dict[tuple[Any, ...], set[str]] = {}
     for run, flat in zip(runs, flats, strict=True):
         for key, value in flat.items():

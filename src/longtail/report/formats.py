@@ -82,7 +82,8 @@ def _cell_text(cell: Cell | None, unit: str, bold: Callable[[str], str], pm: str
 
 
 def _arrow(table: Table, metric: str, up: str = "↑", down: str = "↓") -> str:
-    return metric.replace(".", " ") + (up if better(table, metric) else down)
+    direction = "" if table.mixed else up if better(table, metric) else down
+    return metric.replace(".", " ") + direction
 
 
 def _heads(table: Table, g: Grid, arrow: Callable[[str], str]) -> list[str]:

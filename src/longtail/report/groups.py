@@ -142,7 +142,8 @@ def display(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     names = {"method": METHOD_NAMES, "policy": POLICY_NAMES}.get(key, {})
-    return names.get(value, "-" if value is None else str(value))
+    text = "-" if value is None else str(value)  # a list too, such as betas
+    return names.get(text, text)
 
 
 def _is(g: Group, policy: str) -> bool:

@@ -35,6 +35,7 @@ class Table:
     index: list[str]  # labels that name a line
     columns: str | None  # label that is spread over columns
     paper: str | None = None
+    mixed: bool = False  # of several scores, which are not compared
     notes: list[str] = field(default_factory=list)
 
 
@@ -63,9 +64,9 @@ def build(results: Results, groups: list[Group] | None = None) -> Table:
     paper_key = wanted.get("paper")
     first = groups[0].runs[0].summary if groups else {}
     unit = wanted.get("unit") or (paper.unit(paper_key) if paper_key else None)
-    unit = unit or (
-        "percent" if first.get("score") in PERCENT_SCORES else str(first.get("score", ""))
-    )
+    scores = list(dict.fromkeys(str(g.runs[0].summary.get("score", "")) for g in groups))
+    if not unit:  # of several scores each stays in its own unit
+        unit = "percent" if {*scores} <= PERCENT_SCORES else " and ".join(scores)
     scale = 100.0 if unit == "percent" else 1.0
     asked = wanted.get("metrics", METRICS)
     further = wanted.get("further", ())  # in table.json, for checks, but not shown
@@ -82,6 +83,7 @@ def build(results: Results, groups: list[Group] | None = None) -> Table:
         list(index),
         columns,
         paper_key,
+        mixed=len(scores) > 1,
     )
     table.notes = _notes(table, results)
     return table
@@ -161,14 +163,19 @@ def grid(table: Table) -> Grid:
     for row in table.rows:
         named = tuple(display(k, row.get(k)) for k in table.index)
         lines.setdefault(named, {})[row.get(table.columns) if table.columns else None] = row
-    best = {(m, c): _best(table, m, c) for m in table.metrics for c in spread}
-    drawn = [
-        (
-            list(named),
-            [_cell(cells.get(c), m, table.unit, best[m, c]) for m in table.metrics for c in spread],
+    drawn = []
+    for named, cells in lines.items():
+        where = next(iter(cells.values())).get("benchmark")
+        drawn.append(
+            (
+                list(named),
+                [
+                    _cell(cells.get(c), m, table.unit, _best(table, m, c, where))
+                    for m in table.metrics
+                    for c in spread
+                ],
+            )
         )
-        for named, cells in lines.items()
-    ]
     heads = [
         (m, display(table.columns or "", c) if c is not None else "")
         for m in table.metrics
@@ -177,17 +184,20 @@ def grid(table: Table) -> Grid:
     return Grid([HEADINGS.get(k, k.replace("_", " ")) for k in table.index], heads, drawn)
 
 
-def _best(table: Table, metric: str, column: Any) -> float | None:
-    """The best mean, for bold: over both policies where these are the columns, else by column.
+def _best(table: Table, metric: str, column: Any, benchmark: Any) -> float | None:
+    """The best mean of a benchmark, for bold: by column, over both policies where these are.
 
     Multi-task training sees all the data at once, so it does not compete.
     """
+    if table.mixed:
+        return None
     own_column = table.columns and table.columns != "policy"
     values = [
         r[metric]
         for r in table.rows
         if _finite(r.get(metric))
         and r.get("method") != "multitask"
+        and r.get("benchmark") == benchmark
         and (not own_column or r.get(str(table.columns)) == column)
     ]
     if len(values) < 2:
