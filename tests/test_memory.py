@@ -185,6 +185,15 @@ def test_more_tasks_than_slots_keep_a_fair_sample_of_tasks():
     assert ((rows - 20_000 / 7) ** 2 / (20_000 / 7)).sum() < 22.5  # 6 degrees of freedom
 
 
+def test_one_slot_holds_each_of_three_tasks_equally_often():
+    """Where an error of one in the probabilities would show most."""
+    buffer = TaskBuffer(1, seed=torch.arange(3000))
+    for number in range(3):
+        buffer.add_task(task(number, 2))
+    counts = torch.bincount(contents(buffer).view(-1) // 1000, minlength=3).double()
+    assert ((counts - 1000) ** 2 / 1000).sum() < 13.8  # 2 degrees of freedom, p = 0.001
+
+
 @pytest.mark.parametrize("own_data", [False, True])
 def test_each_replica_of_a_task_buffer_is_the_single_one(own_data):
     seeds = torch.tensor([8, 1])

@@ -204,6 +204,15 @@ def test_curves_start_where_sequences_are_evaluated():
     assert drop_first_task(np.array([1])).tolist() == [1]
 
 
+def test_multitask_has_rp_alone(tmp_path: Path):
+    """It learns no task after another: what it forgets says nothing."""
+    for method in ("finetune", "multitask"):
+        write_run(tmp_path / method, config(method))
+    row = checks.find(table_of(tmp_path).rows, method="multitask")
+    assert row["RP"] is not None
+    assert [row[metric] for metric in ("LP", "FGT", "BWT")] == [None] * 3
+
+
 def test_a_metric_that_no_run_has_is_named(tmp_path: Path):
     write_study(tmp_path)
     table = table_of(tmp_path, metrics=["RP", "breakdown.taill.RP"])

@@ -67,6 +67,27 @@ def test_unfinished_cut_off_damaged_and_failed_runs_are_told_apart(tmp_path: Pat
     assert results.runs[0].scores is not None
 
 
+@pytest.mark.parametrize("higher", [True, False])
+def test_best_follows_the_direction_of_the_score(tmp_path: Path, higher: bool):
+    path = write_run(tmp_path, config()) / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "higher_is_better": higher}))
+    (run,) = load(tmp_path).runs
+    lines = (tmp_path / "scores.jsonl").read_text().splitlines()
+    seen = [json.loads(line)["scores"] for line in lines]
+    of_first = [scores["0"] for scores in seen if "0" in scores]
+    assert len(set(of_first)) > 2
+    assert run.scores is not None
+    assert run.scores.best[0] == (max if higher else min)(of_first)
+
+
+@pytest.mark.parametrize("first", ["finished", "unfinished"])
+def test_of_two_folders_of_one_run_the_finished_one_counts(tmp_path: Path, first: str):
+    for folder, finished in (("a", first == "finished"), ("b", first != "finished")):
+        write_run(tmp_path / folder, config(), finished=finished)
+    (run,) = load(tmp_path).runs
+    assert run.status == "finished"
+
+
 def test_plan_names_runs_and_drops_those_it_does_not_know(tmp_path: Path):
     write_study(tmp_path)
     known = config("ewc", "reset", 1)

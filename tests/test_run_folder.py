@@ -4,6 +4,7 @@ import json
 import math
 import multiprocessing
 import os
+import random
 import re
 import signal
 import time
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 
 from longtail.assembly import build_run, build_stack
 from longtail.files import FolderBusyError, FolderLock, write_atomic
+from longtail.methods import METHODS, Finetune
 from longtail.progress import Reporter
 from longtail.run_folder import execute, execute_stack
 from longtail.settings import RunConfig, resolve
@@ -197,6 +199,28 @@ def stopped_twice(out: Path) -> list[Path]:
         with pytest.raises(Stopped):
             execute(small(), out, quiet=True, on_step=stop_after(steps))
     return Snapshots(out / "snapshot").files()
+
+
+class Restless(Finetune):
+    """Draws from the generators of Python, NumPy and torch in every step."""
+
+    name = "restless"
+
+    def loss(self, batch):
+        return super().loss(batch) * (random.random() + np.random.rand() + torch.rand(()))
+
+
+def test_generators_that_a_method_draws_from_go_on_too(tmp_path, monkeypatch):
+    monkeypatch.setitem(METHODS, "restless", Restless)
+    config = small("method=restless")
+    execute(config, tmp_path / "whole", quiet=True)
+    with pytest.raises(Stopped):
+        execute(config, tmp_path / "pieces", quiet=True, on_step=stop_after(5))
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    execute(config, tmp_path / "pieces", quiet=True)
+    assert content(tmp_path / "pieces") == content(tmp_path / "whole")
 
 
 def test_damaged_snapshot_falls_back_says_so_and_ends_the_same(tmp_path):

@@ -176,6 +176,7 @@ def test_one_optimizer_may_be_a_text_and_the_grid_understands_method(tmp_path: P
 
 def test_seeds_and_conditions(tmp_path: Path):
     assert parse_seeds("0-2, 7") == [0, 1, 2, 7]
+    assert parse_seeds("0-2, 1") == parse_seeds([0, 1, 2, 1]) == [0, 1, 2]
     runs = expand(read(study_file(tmp_path)))
     assert len(matching(runs, ["policy=reset", "seed=1"])) == 1
     assert len(matching(runs, ["data.tasks=12"])) == 4
