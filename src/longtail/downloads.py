@@ -150,9 +150,8 @@ def _fetch_from(
             problem = f"{url} answered {error.code} {error.reason}"
             if error.code < 500 and error.code not in (408, 416, 429):
                 raise DownloadError(problem) from None  # asking again would not change it
-            if (
-                error.code == 416
-            ):  # nothing after what we have: it is the whole file, or a wrong one
+            if error.code == 416:
+                # nothing after what we have: it is the whole file, or a wrong one
                 if _is_right(part, remote):
                     return
                 part.unlink(missing_ok=True)

@@ -166,10 +166,8 @@ def widen(tensor: Tensor, dim: int, width: int) -> Tensor:
     if tensor.shape[dim] == width:
         return tensor
     shape = list(tensor.shape)
-    shape[dim] = width
-    wide = tensor.new_zeros(shape)
-    wide.narrow(dim, 0, tensor.shape[dim]).copy_(tensor)
-    return wide
+    shape[dim] = width - tensor.shape[dim]
+    return torch.cat([tensor, tensor.new_zeros(shape)], dim)
 
 
 def tensors_of(tree: Any) -> Iterator[Tensor]:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from longtail.random import Seed
 from longtail.replicas import lead_of
+from longtail.storage import widen
 from longtail.tasks import Batch, Examples, Objective, Outputs, Ragged, map_leaves
 
 
@@ -170,13 +171,3 @@ def join(parts: list[Any], dim: int) -> Any:
         return Ragged(torch.cat(padded, dim), torch.cat([value.lengths for value in values], dim))
 
     return map_leaves(leaf, *parts)
-
-
-def widen(padded: Tensor, dim: int, width: int) -> Tensor:
-    """Zeros appended along `dim` up to `width`."""
-    missing = width - padded.shape[dim]
-    if missing == 0:
-        return padded
-    shape = list(padded.shape)
-    shape[dim] = missing
-    return torch.cat([padded, padded.new_zeros(shape)], dim)

@@ -25,8 +25,8 @@ from longtail.methods.base import (
     join,
     rows_of,
     size_of,
-    widen,
 )
+from longtail.storage import widen
 from longtail.tasks import Batch, Outputs, Ragged
 
 

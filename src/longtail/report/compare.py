@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from longtail.report.formats import finite
+from longtail.progress import finite
 from longtail.report.groups import Group, group
 from longtail.report.statistics import Paired, paired
 from longtail.report.tables import PERCENT_SCORES, number

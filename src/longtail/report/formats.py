@@ -7,7 +7,6 @@ import dataclasses
 import html
 import io
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from longtail.files import write_atomic
+from longtail.progress import finite
 from longtail.report.tables import Cell, Grid, Table, better, grid, number
 
 COLOURS = {"close": "green", "near": "yellow", "far": "red"}
@@ -48,15 +48,6 @@ def as_json(table: Table, extra: dict[str, Any]) -> str:
         **extra,
     }
     return json.dumps(finite(content), indent=1, default=str, allow_nan=False) + "\n"
-
-
-def finite(value: Any) -> Any:
-    """NaN and infinity as null: JSON has no name for them and browsers refuse the file."""
-    if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def as_csv(table: Table) -> str:

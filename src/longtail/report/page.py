@@ -20,8 +20,8 @@ import numpy as np
 
 import longtail
 from longtail.files import write_atomic
+from longtail.progress import finite
 from longtail.report import plots, sections
-from longtail.report.formats import finite
 from longtail.report.groups import Group
 from longtail.report.tables import Table
 from longtail.results import METRICS, Results, TaskScores
