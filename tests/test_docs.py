@@ -17,6 +17,7 @@ from longtail.cli import main
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted((DOCS / "methods").glob("*.md")), DOCS / "bring_your_own.md", DOCS / "running.md"]
+PAGES.append(ROOT / "README.md")
 ALL_PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", ROOT / "CONTRIBUTING.md"]
 ALL_PAGES += [*sorted(DOCS.rglob("*.md")), *sorted((ROOT / "results").glob("*/README.md"))]
 BLOCK = re.compile(r"^```(python|bash|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

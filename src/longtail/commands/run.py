@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--optimizer",
         default=argparse.SUPPRESS,
         metavar="P",
-        help="optimizer policy: continual, reset or carry (default: continual)",
+        help="optimizer policy, such as continual, reset or carry (default: continual)",
     )
     add("--seed", default=argparse.SUPPRESS, metavar="N", help="seed of the run (default: 0)")
     add("--config", type=Path, metavar="FILE", help="settings from a TOML file; flags override it")
