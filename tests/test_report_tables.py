@@ -194,6 +194,43 @@ def test_without_validation_scores_nothing_is_selected(tmp_path: Path):
     assert "train.validation" in results.problems[0]
 
 
+def test_selection_takes_the_smallest_error_and_nothing_that_diverged(tmp_path: Path):
+    results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9, 1.0: 0.1})
+    for run in results.runs:
+        run.summary["higher_is_better"] = False
+        if run.config["train"]["lr"] == 1.0 and run.seed == 1:
+            run.summary["validation"] = None  # what NaN is written as
+    select(results)
+    assert {run.config["train"]["lr"] for run in results.runs} == {0.1}
+
+
+@pytest.mark.parametrize(
+    ("ours", "holds"),
+    [
+        ([0, 1, 2, 3], True),
+        ([-4, -3, -2, -1], False),  # it grows, and stays below
+        ([3, 2, 1, 0], False),
+        ([1, 9, 9, 1], False),  # as large in the end as at first
+    ],
+)
+def test_a_gap_grows_where_it_is_larger_at_the_end_and_above_zero(ours: list[int], holds: bool):
+    tasks = [10, 20, 30, 40]
+    row, other = ({"RP_after": tasks, "RP_curve": curve} for curve in (ours, [0] * 4))
+    assert checks.gap_grows("", row, other)["holds"] == holds
+    error = {"RP_after": tasks, "RP_curve": [-value for value in ours]}
+    assert checks.gap_grows("", error, other, sign=-1)["holds"] == holds
+
+
+def test_ranks_are_correlated_not_values():
+    rows = [
+        {"policy": "continual", "RP": ours, "RP_paper": theirs}
+        for ours, theirs in ((1.0, 10.0), (2.0, 20.0), (3.0, 30.0), (-900.0, 40.0))
+    ]
+    (found,) = checks.run(["order_of_methods"], rows)
+    assert found["numbers"]["rank_correlation"] == pytest.approx(-0.2)
+    assert not found["holds"]
+
+
 def test_curves_start_where_sequences_are_evaluated():
     import numpy as np
 
