@@ -148,6 +148,19 @@ def test_series_say_what_the_scores_do(tmp_path: Path):
     assert matrix[-1, -1] == pytest.approx(100 * without.runs[0].scores.own[-1])  # type: ignore[union-attr]
 
 
+def test_series_of_an_error_and_of_multitask(tmp_path: Path):
+    for method in ("finetune", "multitask"):
+        write_run(tmp_path / method, config(method), tasks=40, every=5)
+    finetune, multitask = group(load(tmp_path).runs)
+    for empty in (series.retention, series.forgetting_by_size):  # it learns no task after another
+        assert len(empty(finetune, 1).x) > 0
+        assert len(empty(multitask, 1).x) == 0
+    lost = series.forgetting_by_size(finetune, 1)
+    finetune.runs[0].summary["higher_is_better"] = False
+    turned = series.forgetting_by_size(finetune, 1)
+    assert turned.mean == pytest.approx(-lost.mean)
+
+
 def test_stacks_are_reported_like_runs(tmp_path: Path):
     members = [config(optimizer=o, seed=s) for o in ("continual", "reset") for s in range(4)]
     write_stack(tmp_path / "stacks" / "x", members)
@@ -177,6 +190,11 @@ def test_compare_two_folders(tmp_path: Path, capsys):
     assert rp["mean"] == pytest.approx(rp["b"] - rp["a"])
     assert rp["mean"] < 0
     assert (rp["n"], rp["p"]) == (4, 2 / 16)
+    write_run(tmp_path / "other seed", config(optimizer="reset", seed=9))
+    assert report("--compare", tmp_path / "a", tmp_path / "other seed", "--json") == 0
+    unpaired = json.loads(capsys.readouterr().out)[0]
+    assert unpaired["n"] == 0
+    assert unpaired["mean"] == pytest.approx(unpaired["b"] - unpaired["a"])
     (tmp_path / "c").mkdir()
     assert report("--compare", tmp_path / "a", tmp_path / "c") == 2
     assert "No finished run" in capsys.readouterr().err

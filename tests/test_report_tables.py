@@ -130,8 +130,17 @@ def test_paper_has_its_own_numbers():
     assert paper.numbers("wsd", {"method": "derpp", "policy": "continual"})["RP"] == 79.12
     assert paper.numbers("table1", {"row": 11, "setting": "shift"}) == {"RP": 6.28}
     assert paper.numbers("nlp5", {"method": "multitask", "policy": "reset"}) == {}
-    assert paper.agreement(0.1, 0.12, "mse") == "close"
-    assert paper.agreement(70.0, 76.0, "percent") == "far"
+    for ours, theirs, unit, found in (
+        (70.0, 70.9, "percent", "close"),
+        (70.0, 71.1, "percent", "near"),
+        (70.0, 75.1, "percent", "far"),
+        (0.1, 0.12, "mse", "close"),
+        (0.1, 0.13, "mse", "near"),
+        (0.1, 0.21, "mse", "far"),
+        (-0.1, 0.1, "mse", "far"),
+        (0.0, 0.005, "mse", "close"),
+    ):
+        assert paper.agreement(ours, theirs, unit) == found, (ours, theirs)
     with pytest.raises(ValueError, match="known: table1"):
         paper.unit("nope")
 
