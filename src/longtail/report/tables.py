@@ -163,24 +163,15 @@ def grid(table: Table) -> Grid:
     for row in table.rows:
         named = tuple(display(k, row.get(k)) for k in table.index)
         lines.setdefault(named, {})[row.get(table.columns) if table.columns else None] = row
+    places = [(m, c) for m in table.metrics for c in spread]
+    benchmarks = {row.get("benchmark") for row in table.rows}
+    best = {(b, m, c): _best(table, m, c, b) for b in benchmarks for m, c in places}
     drawn = []
     for named, cells in lines.items():
         where = next(iter(cells.values())).get("benchmark")
-        drawn.append(
-            (
-                list(named),
-                [
-                    _cell(cells.get(c), m, table.unit, _best(table, m, c, where))
-                    for m in table.metrics
-                    for c in spread
-                ],
-            )
-        )
-    heads = [
-        (m, display(table.columns or "", c) if c is not None else "")
-        for m in table.metrics
-        for c in spread
-    ]
+        shown = [_cell(cells.get(c), m, table.unit, best[where, m, c]) for m, c in places]
+        drawn.append((list(named), shown))
+    heads = [(m, display(table.columns or "", c) if c is not None else "") for m, c in places]
     return Grid([HEADINGS.get(k, k.replace("_", " ")) for k in table.index], heads, drawn)
 
 
