@@ -116,6 +116,8 @@ def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
         ({"methods": 'select = "train.lr"'}, "select must be a table"),
         ({"methods": "policies = 3"}, "[[policies]], got 3"),
         ("[resources]\ncpus = 'two'", "resources.cpus must be number, got 'two'"),
+        ("[resources]\ncpus = 0", "resources.cpus must be above zero, got 0.0"),
+        ("[resources]\ngpus = -1", "resources.gpus must be above zero, got -1.0"),
         ("[resources]\ncpu = 2", "resources.cpu = 2: unknown key of [resources] 'cpu'"),
         ("[report]\ntitel = 'x'", "did you mean 'title'?"),
         ("[select]\nkeys = 'train.lr'", "did you mean 'key'?"),
