@@ -141,6 +141,7 @@ def test_a_wrong_checksum_is_an_error_and_leaves_nothing(server: Server, tmp_pat
 def test_a_missing_file_is_tried_elsewhere(server: Server, tmp_path: Path) -> None:
     remote = Remote("a.bin", (server.url("missing"), server.url()), sha256=SHA)
     assert fetch(remote, tmp_path, pause=0).read_bytes() == BODY
+    assert len(server.asked) == 2  # asking for what is not there again would not change it
 
 
 def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from made_up_runs import config, write_run
 
-from longtail.loggers import LOGGERS, Logged, log_result, make
+from longtail import cli
+from longtail.loggers import LOGGERS, Logged, Logger, log_result, make, require
 from longtail.progress import Moment, Reporter
 from longtail.results import load
 
@@ -23,7 +24,10 @@ def moment(done: int, rp: float | None) -> Moment:
 
 def run_logged(tool: str, folder: Path) -> None:
     inner = Noted()
-    tell = Logged(inner, [make(tool, "a run", {"train.lr": 0.1, "method": "ewc"}, folder)])
+    settings = {"train.lr": 0.1, "method": "ewc"}
+    tell = Logged(inner, lambda: [make(tool, "a run", settings, folder)])
+    assert not any(folder.iterdir())
+    tell.start("a run", 10, None)
     tell.update(moment(1, None))
     tell.update(moment(2, 0.5))
     tell.update(moment(3, float("nan")))
@@ -68,10 +72,12 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert list(folder.glob("*.wandb"))
 
 
-def test_finished_run_is_logged_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """What a logger called `memory` is told."""
     seen: list[tuple] = []
 
-    class Memory(LOGGERS["tensorboard"].__base__):  # type: ignore[misc]
+    class Memory(Logger):
         def __init__(self, name, config, folder):
             seen.append((name, config["train.lr"]))
 
@@ -82,6 +88,24 @@ def test_finished_run_is_logged_from_its_files(tmp_path: Path, monkeypatch: pyte
             seen.append(tuple(summary))
 
     monkeypatch.setitem(LOGGERS, "memory", Memory)
+    return seen
+
+
+def test_a_run_is_logged_once_and_only_where_it_begins(tmp_path: Path, seen: list[tuple], capsys):
+    command = ["run", "toy", "--tasks", "4", "--zero-shot", "0", "--log", "memory", "--quiet"]
+    command += ["--out", str(tmp_path / "out")]
+    assert cli.main([*command, "--device", "cuda:99"]) == 2  # refused
+    assert seen == []
+    assert cli.main(command) == 0
+    assert seen[0] == ("toy-finetune-continual-s0", 0.01)
+    assert seen[-1] == ("RP", "LP", "FGT", "BWT")
+    count = len(seen)
+    assert cli.main(command) == 0  # finished
+    assert cli.main([*command, "--lr", "0.5"]) == 2  # the folder of another run
+    assert len(seen) == count
+
+
+def test_finished_run_is_logged_from_its_files(tmp_path: Path, seen: list[tuple]):
     write_run(tmp_path, config("ewc", seed=3))
     (run,) = load(tmp_path).runs
     log_result(run, ["memory"], tmp_path)
@@ -104,3 +128,6 @@ def test_unknown_and_uninstalled_tools_are_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(LOGGERS, "wandb", Missing)
     with pytest.raises(ValueError, match=r"longtail\[wandb\]"):
         make("wandb", "x", {}, tmp_path)
+    monkeypatch.setattr(LOGGERS["mlflow"], "extra", "no_such_package")
+    with pytest.raises(ValueError, match=r"--log mlflow needs its package: pip install"):
+        require("mlflow")

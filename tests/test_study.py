@@ -291,6 +291,11 @@ def test_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys, mon
     assert [e["error"] for e in errors] == ["RuntimeError: no <b>luck</b>"] * 2
     assert "no &lt;b&gt;luck" in (out / "report.html").read_text()
 
+    monkeypatch.delattr(sys.modules["broken_method"].Broken, "end_task")  # repaired
+    assert study(path, "--out", out, "--seeds", "0", "--no-report") == 0
+    assert len(list(out.glob("runs/*/summary.json"))) == 4
+    assert not list(out.glob("runs/*/error.json"))
+
 
 def test_two_processes_write_the_same_files_as_one(tmp_path: Path):
     path = study_file(tmp_path, TINY + "[resources]\ncpus = 1\n")

@@ -17,12 +17,11 @@ from rich.text import Text
 
 from longtail.files import FolderLock, write_json
 from longtail.jobs import Job, Options, finished_ids, make_jobs, name
-from longtail.loggers import LOGGERS
+from longtail.loggers import require
 from longtail.overview import Overview, overview
 from longtail.reading import read_plan
 from longtail.study import Planned, Study, add_arguments, expand, matching, read
 from longtail.study_file import check_report
-from longtail.values import unknown
 
 MOST_SHOWN = 200
 
@@ -65,8 +64,7 @@ def _check_flags(args: argparse.Namespace) -> None:
     if args.engine != "ray" and (args.address is not None or args.storage != "shared"):
         raise ValueError("--address and --storage are for --engine ray")
     for tool in args.log:
-        if tool not in LOGGERS:
-            raise unknown("logger", tool, LOGGERS)
+        require(tool)
 
 
 def with_earlier(

@@ -4,15 +4,17 @@
     longtail study my.toml --log wandb --log mlflow
     longtail report runs/my --log tensorboard            finished runs, after the fact
 
-A logger has three methods; each library is imported when its logger is made. A fourth tool is one
-more class in `LOGGERS`, and for anything else there are JSON lines on stdout (`--json`).
+A logger has three methods; each library is imported when its logger is made, which is when training
+begins: a run that is refused, or finished already, logs nothing. A fourth tool is one more class in
+`LOGGERS`, and for anything else there are JSON lines on stdout (`--json`).
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +128,7 @@ LOGGERS: dict[str, type[Logger]] = {
 
 def make(tool: str, name: str, config: Mapping[str, Any], folder: Path) -> Logger:
     """The logger called `tool`; `ValueError` says what to install where its library is missing."""
-    if tool not in LOGGERS:
-        raise unknown("logger", tool, LOGGERS)
+    require(tool)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         return LOGGERS[tool](name, config, folder)
@@ -136,15 +137,26 @@ def make(tool: str, name: str, config: Mapping[str, Any], folder: Path) -> Logge
         raise ValueError(f"{error}: pip install 'longtail[{extra}]'") from None
 
 
+def require(tool: str) -> None:
+    """Refuses a tool nobody knows, or whose library is not installed."""
+    if tool not in LOGGERS:
+        raise unknown("logger", tool, LOGGERS)
+    extra = LOGGERS[tool].extra  # named like the package
+    if extra and find_spec(extra) is None:
+        raise ValueError(f"--log {tool} needs its package: pip install 'longtail[{extra}]'")
+
+
 class Logged(Reporter):
     """A reporter that also tells loggers: RP as tasks are learned, and the metrics at the end."""
 
     every = 1.0
 
-    def __init__(self, inner: Reporter, loggers: Sequence[Logger]) -> None:
-        self.inner, self.loggers = inner, list(loggers)
+    def __init__(self, inner: Reporter, make_loggers: Callable[[], list[Logger]]) -> None:
+        self.inner, self.make_loggers = inner, make_loggers
+        self.loggers: list[Logger] = []
 
     def start(self, title: str, tasks: int, resumed: int | None) -> None:
+        self.loggers = self.make_loggers()
         self.inner.start(title, tasks, resumed)
 
     def update(self, moment: Moment) -> None:
@@ -172,7 +184,9 @@ def logged(inner: Reporter, tools: Sequence[str], config: Any, folder: Path) -> 
         return inner
     tree = config.as_dict()
     name = f"{tree['benchmark']}-{tree['method']}-{tree['optimizer']}-s{tree['seed']}"
-    return Logged(inner, [make(tool, name, flatten(tree), folder) for tool in tools])
+    for tool in tools:
+        require(tool)
+    return Logged(inner, lambda: [make(tool, name, flatten(tree), folder) for tool in tools])
 
 
 def log_result(run: Result, tools: Sequence[str], folder: Path) -> None:
