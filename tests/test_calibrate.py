@@ -105,6 +105,24 @@ def test_a_search_writes_its_log_and_goes_on(search, tmp_path, monkeypatch, caps
     assert "best f" in capsys.readouterr().out
 
 
+def test_the_best_are_tried_again_on_other_seeds(search, tmp_path, monkeypatch):
+    def quick(trial, seeds, device, fixed):
+        return papers() * trial["train.lr"] / 0.1, np.full((3, 11), 0.01)
+
+    monkeypatch.setattr(search, "measure", quick)
+    out = tmp_path / "log.jsonl"
+    for arguments in (["--trials", "9"], ["--confirm", "2", "--runs", "4"]):
+        monkeypatch.setattr(sys, "argv", ["x", "--out", str(out), *arguments])
+        search.main()
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    again = [json.loads(x) for x in (tmp_path / "log_confirmed.jsonl").read_text().splitlines()]
+    assert len(lines) == 9
+    assert again[0]["trial"] == search.starting_points()[0]
+    assert again[1]["f"] == min(line["f"] for line in lines)
+    assert again[1]["trial"] != again[2]["trial"]
+    assert not set(again[0]["seeds"]) & set(lines[0]["seeds"])
+
+
 @pytest.mark.slow
 def test_a_trial_goes_through_the_public_path(search):
     small = {"data.tasks": 3, "data.d": 6, "data.minimum": 4, "data.cap": 8, "train.epochs": 2}
