@@ -28,8 +28,9 @@ def wsd(rows: Rows) -> list[Claim]:
     claims = [_improves(rows, method) for method in methods]
     if len(methods) > 1:
         claims.append(_every(claims))
-        claims.append(_finetune_beats(rows, methods))
-    claims += _gap_grows(rows)
+    if "finetune" in methods:
+        claims += [_finetune_beats(rows, methods)] if len(methods) > 1 else []
+        claims += _gap_grows(rows)
     if any(row["method"] == "multitask" for row in rows):
         claims += [_nearer_to_mtl(rows, method) for method in methods]
     return claims + _baselines(rows)
