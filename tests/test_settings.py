@@ -60,6 +60,8 @@ def test_benchmark_overrides_per_method(monkeypatch):
         ({"benchmark": "toy", "sets": ["epochs=0"]}, r"\[train\] .*epochs"),
         ({"benchmark": "toy", "sets": ["data.tasks=0"]}, r"\[data\] .*tasks"),
         ({"benchmark": "toy", "flags": {"seed": -1}}, "seed must not be negative, got -1"),
+        ({"benchmark": "toy", "flags": {"seed": 2**63}}, "seed must be below 2\\*\\*63"),
+        ({"benchmark": "toy", "flags": {"train.lr": float("inf")}}, "Invalid lr: inf"),
         ({"benchmark": "toy", "flags": {"method": "nowhere:Mine"}}, "cannot be imported"),
         ({"benchmark": "toy", "flags": {"method": "json:loads"}}, "not a subclass"),
     ],

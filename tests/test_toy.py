@@ -29,6 +29,12 @@ def test_the_tasks_have_a_long_tail():
     assert len(labels.unique()) == 10
 
 
+def test_few_tasks_need_no_other_setting():
+    assert toy.Settings(tasks=5).untrained == 0
+    assert (toy.task_sizes(toy.Settings(tasks=40)) == 0).sum() == 2
+    assert (toy.task_sizes(toy.Settings(tasks=40, zero_shot=7)) == 0).sum() == 7
+
+
 def test_data_follow_from_their_own_seed():
     def first(run_seed: int = 0, **settings):
         task = toy.build(toy.Settings(**settings), run_seed).sequence[0]

@@ -15,6 +15,7 @@ has moved plain Adam's step, where `continual` averages their past in as zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -91,7 +92,7 @@ class TrainSettings:
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
         for name in ("lr", "eps", "weight_decay", "evaluate_every"):
-            if not getattr(self, name) >= 0:  # not: < 0, which NaN would pass
+            if not 0 <= getattr(self, name) < math.inf:  # not: < 0, which NaN would pass
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
         for name in ("warmup", "validation"):
             if not 0 <= getattr(self, name) < 1:

@@ -229,6 +229,8 @@ def resolve(
     values = {o.key: check(values[o.key], o.type, o.key) for o in known}
     if values["seed"] < 0:
         raise ValueError(f"seed must not be negative, got {values['seed']}")
+    if values["seed"] >= 2**63:  # a stack keeps its seeds in a tensor
+        raise ValueError(f"seed must be below 2**63, got {values['seed']}")
 
     def table(name: str) -> dict[str, Any]:
         return {o.name: values[o.key] for o in known if o.table == name}

@@ -47,7 +47,9 @@ class Settings:
     """What the tasks are made of."""
 
     tasks: int = _setting(200, "number of tasks")
-    zero_shot: int = _setting(10, "how many of them have no training examples")
+    zero_shot: int | None = _setting(
+        None, "how many of them have no training examples; none: one in twenty"
+    )
     classes: int = _setting(10, "classes over all tasks")
     classes_per_task: int = _setting(3, "classes that one task has")
     features: int = _setting(16, "dimension of the inputs")
@@ -65,10 +67,14 @@ class Settings:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}, should be at least 1")
         if self.classes_per_task > self.classes:
             raise ValueError(f"Invalid classes_per_task: {self.classes_per_task} of {self.classes}")
-        if not 0 <= self.zero_shot < self.tasks:
+        if not 0 <= self.untrained < self.tasks:
             raise ValueError(f"Invalid zero_shot: {self.zero_shot} of {self.tasks} tasks")
         if self.cap < self.minimum or self.exponent <= 0:
             raise ValueError(f"Invalid sizes: {self.minimum} to {self.cap}, {self.exponent}")
+
+    @property
+    def untrained(self) -> int:
+        return self.tasks // 20 if self.zero_shot is None else self.zero_shot
 
 
 def task_sizes(settings: Settings) -> np.ndarray:
@@ -77,7 +83,7 @@ def task_sizes(settings: Settings) -> np.ndarray:
     sizes = np.minimum(settings.minimum * u ** (-1 / settings.exponent), settings.cap)
     sizes = sizes.astype(np.int64)
     sizes = sizes[order_sampled(sizes, settings.seed)]
-    sizes[permutation(settings.tasks, settings.seed, "zero-shot")[: settings.zero_shot]] = 0
+    sizes[permutation(settings.tasks, settings.seed, "zero-shot")[: settings.untrained]] = 0
     return sizes
 
 
