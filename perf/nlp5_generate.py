@@ -193,6 +193,8 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=50, help="test questions of each task")
     parser.add_argument("--single", type=int, default=30, help="questions answered one at a time")
     parser.add_argument("--steps", type=int, default=20, help="training steps timed at once")
+    parser.add_argument("--max-tokens", type=int, default=256, help="tokens of a row")
+    parser.add_argument("--batch", type=int, default=32, help="rows of a training step")
     parser.add_argument("--eager", action="store_true", help="do not time captured steps")
     parser.add_argument("--no-fail", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -201,7 +203,8 @@ def main() -> int:
     flags: dict[str, Any] = {"data.miniature": True}
     if args.model:
         flags = {"data.model": args.model, "data.folder": args.data, "data.per_task": 500}
-        flags |= {"data.test_per_task": args.rows, "data.max_tokens": 256}
+        flags |= {"data.test_per_task": args.rows, "data.max_tokens": args.max_tokens}
+    flags["train.batch_size"] = args.batch
     if device.type == "cuda":
         flags |= {"train.autocast": "bf16", "train.cuda_graph": not args.eager}
     start = time.perf_counter()
