@@ -26,6 +26,7 @@ import torch
 from longtail.assembly import build_run
 from longtail.examples import rows_device
 from longtail.graphs import WARM_UP, GraphStep
+from longtail.machine import hardware, now, versions
 from longtail.models.causal_lm_generate import Generator
 from longtail.models.causal_lm_llama import Llama
 from longtail.settings import resolve
@@ -36,13 +37,16 @@ BARS = {"generation": 5.0, "training": 0.9}
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    if torch.cuda.is_available():
+    """On a CPU those of this process, so that others on the machine do not count."""
+    on_gpu = torch.cuda.is_available()
+    clock = time.perf_counter if on_gpu else time.process_time
+    if on_gpu:
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = clock()
     work()
-    if torch.cuda.is_available():
+    if on_gpu:
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 Answers = Callable[[list[list[int]]], list[list[int]]]
@@ -210,8 +214,8 @@ def main() -> int:
     start = time.perf_counter()
     run = build_run(resolve("nlp5", flags=flags), device)
     found: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-        "torch": torch.__version__,
+        "provenance": {"date": now(), "versions": versions(), "hardware": hardware(device)},
+        "settings": {"rows": args.rows, "max_tokens": args.max_tokens, "steps": args.steps},
         "holds": {},
     }
     measures = {

@@ -29,6 +29,7 @@ ASK = 4  # steps between two questions whether all rows are finished
 STEP = 64  # widths of a cache are multiples of it, so that few graphs serve all batches
 SMALLEST = 16  # rows of the smallest captured batch; others are powers of two, or the full batch
 GRAPHS = 24  # captured steps that are kept
+READ = 4  # prompts that a CPU reads at once
 
 
 class Generator:
@@ -165,18 +166,28 @@ class _Step:
         self.captured, self.graph, self.warm = captured, None, 0
 
     def read(self, model: Llama, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Fill the cache with the prompts; the first token of each answer [B]."""
+        """Fill the cache with the prompts; the first token of each answer [B].
 
+        A GPU reads all of them in one pass. On a CPU padding costs as much as tokens, so it reads
+        a few at a time, as wide as they need: rows are sorted by length.
+        """
+        size = len(ids) if ids.is_cuda else READ
+        for start in range(0, len(ids), size):
+            rows = slice(start, start + size)
+            width = ids.shape[1] if ids.is_cuda else int(lengths[rows].max())
+            self._read(model, ids[rows, :width], lengths[rows], rows)
+        self.position.copy_(lengths)
+        return self.token.clone()
+
+    def _read(self, model: Llama, ids: Tensor, lengths: Tensor, rows: slice) -> None:
         def attend(number: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self.keys[number, :, :, : k.shape[1]] = k.transpose(1, 2)
-            self.values[number, :, :, : v.shape[1]] = v.transpose(1, 2)
+            self.keys[number, rows, :, : k.shape[1]] = k.transpose(1, 2)
+            self.values[number, rows, :, : v.shape[1]] = v.transpose(1, 2)
             return causal(number, q, k, v)
 
         hidden = model.hidden(ids, self.columns[: ids.shape[1]], attend)
-        last = hidden[self.rows, lengths - 1]
-        self.token.copy_(model.logits(last).argmax(-1))
-        self.position.copy_(lengths)
-        return self.token.clone()
+        last = hidden[self.rows[: len(ids)], lengths - 1]
+        self.token[rows] = model.logits(last).argmax(-1)
 
     def write(self, model: Llama) -> Tensor:
         """One more token of each row [B]."""
