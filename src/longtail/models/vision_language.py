@@ -56,9 +56,12 @@ class VisionLanguage(nn.Module):
         self.region_norm = None if region_norm is None else nn.LayerNorm(hidden, region_norm)
         self.pooler = nn.Linear(hidden, hidden)
         self.classifier = MLP(hidden, (scale * hidden,), answers)
+        # Not BERT's 0.02 before the last layer: so small, these pass so little on that thousands
+        # of steps read nothing off the regions. The last starts near no opinion all the same.
         for layer in (self.region, self.pooler, self.classifier[0], self.classifier[2]):
             assert isinstance(layer, nn.Linear)
-            nn.init.normal_(layer.weight, std=0.02)  # as BERT does
+            last = layer is self.classifier[2]
+            nn.init.normal_(layer.weight, std=0.02 if last else layer.in_features**-0.5)
             nn.init.zeros_(layer.bias)
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
