@@ -17,7 +17,7 @@ from longtail.benchmarks.gqa_sources import prepare
 from longtail.benchmarks.gqa_stream import Problems
 from longtail.benchmarks.scene_balance import balanced
 from longtail.benchmarks.scene_features import Detector
-from longtail.benchmarks.scene_generator import MINIATURE, ensure_world, write_world
+from longtail.benchmarks.scene_generator import MINIATURE, ensure_world, world_of, write_world
 from longtail.benchmarks.scene_world import World, kinds, views
 
 WORLD = replace(MINIATURE, questions=1500)
@@ -190,6 +190,30 @@ def test_difficulty_changes_the_features_only(tmp_path: Path, folder: Path) -> N
     for name in ("train_balanced_questions.json", "val_sceneGraphs.json"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
     assert (tmp_path / "features.tsv").read_bytes() != (folder / "features.tsv").read_bytes()
+
+
+def test_other_scenes_of_the_same_things(tmp_path: Path) -> None:
+    other = replace(WORLD, seed=1, types_seed=0)
+    assert kinds(other) == kinds(WORLD) != kinds(replace(WORLD, seed=1))
+    types = kinds(WORLD)
+    here, there = Detector(WORLD, types), Detector(other, types)
+    assert np.array_equal(here.of_type, there.of_type)
+    assert np.array_equal(here.of_value, there.of_value)
+    mine, theirs = (list(views(world, types, 50)) for world in (WORLD, other))
+    boxes = [{thing.box for view in part for thing in view.things} for part in (mine, theirs)]
+    assert len(boxes[0] & boxes[1]) < 5, "the scenes are others"
+    x, y = (next(d.see(mine, 0))[1] for d in (here, there))
+    assert not np.allclose(x, y), "and so is the noise"
+
+
+def test_a_world_has_one_name_whatever_names_its_types(tmp_path: Path) -> None:
+    same = DataOptions(world_seed=3, types_seed=3)
+    assert world_of(same) == world_of(DataOptions(world_seed=3))
+    small = replace(WORLD, questions=100)
+    mark = json.loads((ensure_world(small, tmp_path / "a") / "world.json").read_text())
+    assert "types_seed" not in mark, "worlds made before there was such a seed are found again"
+    with pytest.raises(ValueError, match="another generated world"):
+        ensure_world(replace(small, types_seed=1), tmp_path / "a")
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

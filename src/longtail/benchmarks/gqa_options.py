@@ -33,6 +33,9 @@ class DataOptions:
     feature_width: int = _setting(0, "width the features must have, without geometry; 0: any")
     strict: bool = _setting(False, "refuse data with anything wrong in place of counting it")
     world_seed: int = _setting(0, "seed of the generated world")
+    types_seed: int | None = _setting(
+        None, "seed of a generated world's types and their looks; none: as world_seed"
+    )
     world_questions: int = _setting(114_000, "questions of the generated world")
     noise: float = _setting(1.0, "noise of generated features, against prototypes of size 1")
     occlusion: float = _setting(0.2, "share of generated objects that others partly hide")

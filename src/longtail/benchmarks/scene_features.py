@@ -42,7 +42,7 @@ class Detector:
         self.same_category = [members[c] for c in self.category.tolist()]
 
     def _prototypes(self, count: int, what: str) -> np.ndarray:
-        drawn = normal(count * self.world.width, derive(self.world.seed, "prototypes", what))
+        drawn = normal(count * self.world.width, derive(self.world.look_seed, "prototypes", what))
         return drawn.numpy().reshape(count, self.world.width)
 
     def see(self, views: list[View], block: int) -> Iterator[tuple[View, np.ndarray, list[str]]]:

@@ -53,6 +53,8 @@ def world_of(options: DataOptions) -> World:
     """The world that a benchmark's settings ask for."""
     base = asdict(MINIATURE if options.source == "miniature" else World())
     base |= {"seed": options.world_seed, "noise": options.noise}
+    if options.types_seed != options.world_seed:  # the same world has one name
+        base["types_seed"] = options.types_seed
     base |= {"occlusion": options.occlusion, "tag_noise": options.tag_noise}
     if options.source == "generated":
         base |= {"questions": options.world_questions, "detector": options.detector}
@@ -61,7 +63,8 @@ def world_of(options: DataOptions) -> World:
 
 def ensure_world(world: World, folder: Path | None = None) -> Path:
     """The folder of a world's files, written if they are not there."""
-    text = json.dumps({"version": 2, **asdict(world)}, sort_keys=True)
+    given = {name: value for name, value in asdict(world).items() if value is not None}
+    text = json.dumps({"version": 2, **given}, sort_keys=True)
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     target = folder.expanduser() if folder else cache_folder("vqa") / f"world-{key}"
     mark = target / MARK

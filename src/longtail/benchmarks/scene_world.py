@@ -52,6 +52,8 @@ class World(Sight):
         test_share: of the images, and with them of the questions.
         width: of the region features.
         exponent, shift: of the types' frequencies, see above.
+        types_seed: of the types, how frequent they are and how they look; None: as `seed`. Worlds
+            that differ in `seed` alone show the same things in other scenes.
     """
 
     seed: int = 0
@@ -62,6 +64,12 @@ class World(Sight):
     width: int = 128
     exponent: float = 1.8
     shift: float = 42.0
+    types_seed: int | None = None
+
+    @property
+    def look_seed(self) -> int:
+        """Seed of what there is, whatever the scenes."""
+        return self.seed if self.types_seed is None else self.types_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +118,7 @@ class View:
 
 def kinds(world: World) -> list[Kind]:
     """The types of the world, the most frequent first."""
-    rng = random.Random(f"{world.seed} kinds")
+    rng = random.Random(f"{world.look_seed} kinds")
     ranked = []
     for category, text in words.CATEGORIES.items():
         for position, name in enumerate(text.split()):

@@ -80,6 +80,9 @@ class Settings(DataOptions):
     backbone: str = _setting(
         "tiny", "encoder: a folder, a Hugging Face name, or tiny: a small one without weights"
     )
+    start: str = _setting(
+        "", "run of vqa whose weights to begin with, but its classifier: a folder or a file"
+    )
     align: bool = _setting(False, "start a fresh region layer from the tags' words, as Oscar does")
     dropout: float = _setting(0.1, "dropout in training")
     placement: Literal["auto", "memory", "storage"] = _setting(
@@ -96,7 +99,7 @@ class Settings(DataOptions):
 
 def build(settings: Settings, seed: int) -> Benchmark:
     """The sequence and the model; only the model depends on the seed."""
-    data = replace(settings, dropout=0.0, align=False)
+    data = replace(settings, dropout=0.0, align=False, start="")
     content = read_content(data)
     table, kept = _table(data)
     sequence = TableSequence(
@@ -108,7 +111,10 @@ def build(settings: Settings, seed: int) -> Benchmark:
     )
     width, answers = table.stored.width, len(content.answer_names)
     make = make_model(settings, width, answers, kept, table.width)
-    return Benchmark(sequence, _aligned(make, data, kept) if settings.align else make)
+    if settings.align and not settings.start:  # a start brings its region layer with it
+        make = _aligned(make, data, kept)
+    names = _pieces(data).words
+    return Benchmark(sequence, _begun(make, [names[n] for n in kept], settings.start))
 
 
 @functools.lru_cache(maxsize=2)
@@ -147,6 +153,7 @@ def _table(settings: Settings) -> tuple[QuestionTable, np.ndarray]:
     return table, kept
 
 
+@functools.lru_cache(maxsize=2)
 def _pieces(settings: Settings) -> WordPiece:
     """The words of the backbone."""
     if settings.backbone == "tiny":
@@ -179,6 +186,25 @@ def _aligned(
         return model
 
     return start
+
+
+def _begun(
+    make: Callable[[int], nn.Module], words: list[str], source: str
+) -> Callable[[int], nn.Module]:
+    """Models that know their words and, where a source is given, begin with its weights."""
+    from longtail.models.vision_language_start import read_start, remember_words, start_from
+
+    given = read_start(source) if source else None
+
+    def begin(seed: int) -> nn.Module:
+        model = make(seed)
+        assert isinstance(model, VisionLanguage)
+        remember_words(model, words)
+        if given:
+            start_from(model, *given)
+        return model
+
+    return begin
 
 
 def tagged_regions(content: PreparedVQA, most: int = 20_000) -> tuple[torch.Tensor, np.ndarray]:
