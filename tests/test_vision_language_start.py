@@ -136,6 +136,26 @@ def test_more_and_fewer_positions_fit(folders, tmp_path: Path) -> None:
         assert torch.equal(found[:both], other[:both])
 
 
+def test_halves_are_a_start_too(folders, tmp_path: Path) -> None:
+    half = {n: v.half() if v.is_floating_point() else v for n, v in weights(folders).items()}
+    save_file(half, tmp_path / "half.safetensors")
+    flags = {"data.start": str(tmp_path / "half.safetensors")}
+    model = build_run(config(folders["second"], **flags)).model
+    assert torch.equal(model.get_parameter("region.weight"), half["region.weight"].float())
+    assert {value.dtype for value in model.parameters()} == {torch.float32}
+
+
+def test_a_start_without_a_common_word_is_refused(folders, tmp_path: Path) -> None:
+    given = weights(folders)
+    count = len(given["encoder.word_table"])
+    text = "\n".join(f"w{n}" for n in range(count)).encode()
+    words = torch.tensor(list(text), dtype=torch.uint8)
+    save_file(given | {"words": words}, tmp_path / "other.safetensors")
+    flags = {"data.start": str(tmp_path / "other.safetensors")}
+    with pytest.raises(ValueError, match="has not one word of the data"):
+        build_run(config(folders["second"], **flags))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -95,15 +95,16 @@ def start_from(model: VisionLanguage, path: Path, tensors: dict[str, Tensor]) ->
     wrong += [f"{name} has no place" for name in sorted(taken - parameters.keys())]
     if wrong:
         raise ValueError(f"start: {path} does not fit the data and backbone: {'; '.join(wrong)}")
-    for name, target in parameters.items():
-        if name not in (WORDS, POSITIONS):
-            target.copy_(tensors[name])
-    both = min(len(tensors[POSITIONS]), len(parameters[POSITIONS]))
-    parameters[POSITIONS][:both] = tensors[POSITIONS][:both]
     place = {word: row for row, word in enumerate(known_words(tensors["words"]))}
     ours = known_words(model.get_buffer("words"))
     shared = [(row, place[word]) for row, word in enumerate(ours) if word in place]
+    if not shared:
+        raise ValueError(f"start: {path} has not one word of the data: is it of another backbone?")
     here, there = torch.tensor(shared).T
-    parameters[WORDS][here] = tensors[WORDS][there]
+    parameters[WORDS][here] = tensors[WORDS][there].to(parameters[WORDS])  # may be halves
+    for name, target in parameters.items():
+        if name != WORDS:
+            both = min(len(tensors[name]), len(target)) if name == POSITIONS else len(target)
+            target[:both].copy_(tensors[name][:both])
     if len(shared) < len(ours):
         log.info("%d of %d words are not in %s", len(ours) - len(shared), len(ours), path)
