@@ -1,29 +1,21 @@
 """The search behind the synthetic study's defaults."""
 
-import importlib.util
 import json
 import math
 import random
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import scripts
 
 from longtail.report import paper
 from longtail.report import synthetic_checks as checks
 
-SCRIPT = Path(__file__).parent.parent / "studies" / "calibrate_synthetic.py"
-
 
 @pytest.fixture(scope="module")
 def search():
-    spec = importlib.util.spec_from_file_location("calibrate_synthetic", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("studies/calibrate_synthetic.py")
 
 
 def papers() -> np.ndarray:

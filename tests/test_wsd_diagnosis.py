@@ -1,25 +1,16 @@
 """The diagnosis counts the coordinates that no earlier task has moved, and how they step."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+import scripts
 import torch
 
 from longtail.assembly import build_run
 from longtail.settings import resolve
 
-PATH = Path(__file__).parents[1] / "studies" / "wsd_diagnosis.py"
-
 
 @pytest.fixture
 def script():
-    spec = importlib.util.spec_from_file_location("wsd_diagnosis", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("studies/wsd_diagnosis.py")
 
 
 def test_fresh_coordinates_are_counted(script) -> None:

@@ -1,27 +1,21 @@
 """Fresh tokens counted from the data are those whose embeddings have no past second moment."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+import scripts
 
 from longtail.assembly import build_run
 from longtail.settings import resolve
 from longtail.training import train
 
-PATH = Path(__file__).parents[1] / "studies" / "wsd_fresh.py"
 SMALL = {"data.miniature": True, "data.tasks": 5, "data.cap": 2, "train.epochs": 1}
 
 
 @pytest.fixture
 def script():
-    spec = importlib.util.spec_from_file_location("wsd_fresh", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("studies/wsd_fresh.py")
 
 
 def test_what_is_counted_is_what_training_meets(script) -> None:

@@ -1,19 +1,17 @@
 """An unfinished study's scores are those of a study with fewer tasks."""
 
-import importlib.util
 import json
 import os
 import signal
-from pathlib import Path
 
 import pytest
+import scripts
 
 from longtail.results import load
 from longtail.run_folder import execute_stack
 from longtail.settings import resolve
 from longtail.stopping import Stopped
 
-PATH = Path(__file__).parents[1] / "studies" / "wsd_partial.py"
 SMALL = {
     "data.miniature": True, "data.cap": 2, "data.test_cap": 1, "train.epochs": 1,
     "train.validation": 0.0, "train.lr": 1e-3, "train.evaluate_at": [3, 6],
@@ -22,12 +20,7 @@ SMALL = {
 
 @pytest.fixture
 def script():
-    spec = importlib.util.spec_from_file_location("wsd_partial", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("studies/wsd_partial.py")
 
 
 def configs(tasks: int):
