@@ -12,7 +12,7 @@ hundreds. At the end of every `--every`-th task this counts, of the coordinates 
 
 for the embeddings of words and for all other parameters.
 
-    python studies/wsd_diagnosis.py --set data.cap=5 --set train.lr=1e-5 --out diagnosis.json
+    python studies/wsd_diagnosis.py --set data.cap=10 --set train.lr=1e-5 --out diagnosis.json
     python studies/wsd_diagnosis.py --set data.miniature=true --set train.lr=1e-3 --every 1
 """
 

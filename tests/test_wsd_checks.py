@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
+import scripts
 
 from longtail.report import checks
-from longtail.report.wsd_checks import wsd, wsd_diagnosis
+from longtail.report.wsd_checks import NO_WARM_UP, wsd, wsd_diagnosis
+from longtail.settings import stack_key
+from longtail.study import expand, read
 
 PAPER = {"finetune": (78.8, 61.6), "reservoir": (79.8, 74.5), "derpp": (79.1, 78.3)}
 
@@ -80,13 +83,32 @@ def test_the_diagnosis_compares_frozen_with_trained() -> None:
             ("reset", False, 55.0),
             ("reset", True, 58.0),
             ("continual_seen", False, 61.5),
+            ("continual without warm-up", False, 55.5),
         )
     ]
-    claims = list(by_claim(wsd_diagnosis(found)).values())
-    assert claims == [True, False, False, False]
+    claims = by_claim(wsd_diagnosis(found))
+    assert list(claims.values()) == [True, False, False, False, True]
+    found[-1]["RP"] = 54.5  # below AdamW's 55
+    assert not by_claim(wsd_diagnosis(found))["Second moments kept without the warm-up raise RP"]
     assert list(by_claim(wsd_diagnosis(found[:2])).values()) == [True]  # what has its rows
     with pytest.raises(KeyError):
         wsd_diagnosis(found[:1])
+
+
+def test_the_diagnosis_has_the_runs_of_finetune_on_the_capped_variant() -> None:
+    """So that they need not be computed twice, and the diagnosis is one of that very variant."""
+    capped, diagnosis = (
+        {run.id: run for run in expand(read(scripts.ROOT / f"studies/{name}.toml", "0"))}
+        for name in ("wsd_capped", "wsd_diagnosis")
+    )
+    finetune = [i for i, run in capped.items() if run.config.method == "finetune"]
+    assert len(finetune) == 2
+    assert [diagnosis[i].labels["policy"] for i in finetune] == ["continual", "reset"]
+    trained = [run for run in diagnosis.values() if not run.labels["freeze_embeddings"]]
+    assert len({stack_key(run.config) for run in trained}) == 1
+    kept = {run.labels["policy"]: run.config.policy for run in trained}
+    plain, alone = kept["continual"], kept[NO_WARM_UP]
+    assert (alone.second_moment, alone.beta3) == (plain.second_moment, 0.0)
 
 
 def test_missing_rows_are_a_failed_claim() -> None:
