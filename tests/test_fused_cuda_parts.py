@@ -11,7 +11,7 @@ from torch import Tensor
 from longtail.optim.cuda.launch import Launcher
 from longtail.optim.cuda.layout import fits, flat, same_layout, write_back
 from longtail.optim.cuda.plan import Tensors
-from longtail.optim.cuda.scalars import end_policy, step_floats, step_policy
+from longtail.optim.cuda.scalars import end_policy, end_rules, step_floats, step_policy
 
 
 def of(param: Tensor) -> Tensors:
@@ -98,6 +98,8 @@ def test_policies() -> None:
     assert end_policy("reset", "task_seen") == end_policy("reset", "task")
     assert end_policy("reset", "task") == (False, True, True, True)
     assert end_policy("ema", "ema") == (False, False, False, False)
+    assert end_rules("reset", "task_seen") == end_rules("reset", "task") == (1.0, 2.0)
+    assert end_rules("task", "ema") == (2.0, 0.0)
 
 
 class FakeKernel:

@@ -19,7 +19,7 @@ from longtail.optim import state as _state
 from longtail.optim.checkpoints import complete_group, undoing_casts
 from longtail.optim.checks import check_rate, check_settings
 from longtail.optim.functional import continual_adam
-from longtail.optim.fused import end_task_of, step_together, uses_fused
+from longtail.optim.fused import end_task_of, end_tasks_together, step_together, uses_fused
 from longtail.optim.hooks import graph_capture_health_check, light_step, unmarked
 
 
@@ -287,6 +287,8 @@ class ContinualAdam(Optimizer):
         keeps its past untouched; with no step taken anywhere nothing happens. All tensors are
         changed in place and, on a GPU, without waiting for it.
         """
+        if end_tasks_together(self):
+            return
         for group in self.param_groups:
             plan_cache = self._plan_cache(group)
             fast = plan_cache.get("fast_end_task")

@@ -113,6 +113,7 @@ def _fused_continualadam(
             cache["fast"] = fast.fast_step
             cache["fast_end_task"] = fast.fast_end_task
             cache["fast_steps"] = getattr(fast, "fast_steps", None)
+            cache["fast_end_tasks"] = getattr(fast, "fast_end_tasks", None)
 
     if left and not (found_inf is not None and bool(found_inf)):
         chosen = _select(lists, left)
@@ -140,10 +141,19 @@ def _fused_continualadam(
 
 def step_together(optimizer: Any) -> bool:
     """Step all groups in one call; False, with nothing done, if each must be stepped on its own."""
+    return _together(optimizer, "fast_steps")
+
+
+def end_tasks_together(optimizer: Any) -> bool:
+    """End the task of all groups in one call; False, with nothing done, if that cannot be."""
+    return _together(optimizer, "fast_end_tasks")
+
+
+def _together(optimizer: Any, name: str) -> bool:
     groups = optimizer.param_groups
     if len(groups) < 2:
         return False
-    fast = optimizer._plan_cache(groups[0]).get("fast_steps")
+    fast = optimizer._plan_cache(groups[0]).get(name)
     return fast is not None and fast(optimizer, optimizer._plan_cache(groups))
 
 

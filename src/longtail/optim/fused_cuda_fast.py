@@ -1,43 +1,33 @@
 """A fused step without the lists: as long as only values and gradients' addresses have changed.
 
 With small models Python is the slowest part of a step, so a group remembers what its last step
-found. What it remembers are addresses, never the state's tensors: memory that a user frees, or
-moves to the CPU between phases of training, is free.
+found (`longtail.optim.cuda.warm`). Several groups of small models are stepped in one launch.
 """
 
-from collections.abc import Callable
-from operator import attrgetter, is_
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from longtail.optim.cuda.group_plan import FEW, GroupPlan
 from longtail.optim.cuda.launch import current_stream
-from longtail.optim.cuda.layout import DTYPES, fits, same_layout
-from longtail.optim.cuda.plan import Kind, Plan, Tensors
-from longtail.optim.cuda.scalars import end_floats, end_policy, step_floats, step_policy
-from longtail.optim.state import is_plain
-
-_grad = attrgetter("grad")
-_dtype = attrgetter("dtype")
-_address = Tensor.data_ptr
-_is_contiguous = Tensor.is_contiguous
-
-
-def _version_by_content(entries: dict[Any, Any]) -> tuple[int, ...]:
-    return tuple(x.data_ptr() if isinstance(x, Tensor) else id(x) for x in entries.values())
-
-
-# A number that changes with every assignment to an entry of the dictionary, in C.
-_version: Callable[[dict[Any, Any]], Any] = getattr(
-    getattr(getattr(torch._C, "_dynamo", None), "guards", None),
-    "dict_version",
-    _version_by_content,
+from longtail.optim.cuda.plan import Plan
+from longtail.optim.cuda.scalars import (
+    end_floats,
+    end_policy,
+    end_rules,
+    step_floats,
+    step_policy,
 )
+from longtail.optim.cuda.warm import Group, Warm
+
+Cache = dict[Any, Any]
+
+_STREAMS = 4  # on which the steps of one optimizer are remembered
 
 
-def fast_step(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) -> bool:
+def fast_step(optimizer: Any, group: Group, cache: Cache) -> bool:
     """Step a group that `step_` has stepped before; False if it has to do so again."""
     warm = _warm(optimizer, group, cache)
     gradients = None if warm is None else warm.gradients()
@@ -54,14 +44,19 @@ def fast_step(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) -> b
             return False
     floats, policy = warm.scalars(group, optimizer._decoupled_weight_decay)
     warm.plan.step(gradients, (rate, scale, found_inf), floats, policy)
+    _count_change(warm, gradients)
+    return True
+
+
+def _count_change(warm: Warm, gradients: tuple[int, ...]) -> None:
+    """Autograd must notice that parameters it may have saved are no longer the same."""
     stepped = warm.params
     if 0 in gradients:
         stepped = [p for p, address in zip(stepped, gradients, strict=True) if address]
     increment_version(stepped)
-    return True
 
 
-def fast_end_task(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) -> bool:
+def fast_end_task(optimizer: Any, group: Group, cache: Cache) -> bool:
     """End the task of a group and count it in ``tasks_seen``; False if the ordinary way has to."""
     warm = _warm(optimizer, group, cache)
     seen = group["tasks_seen"]
@@ -72,158 +67,119 @@ def fast_end_task(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) 
     return True
 
 
-def _warm(optimizer: Any, group: dict[str, Any], cache: dict[Any, Any]) -> "_Warm | None":
+def _warm(optimizer: Any, group: Group, cache: Cache) -> Warm | None:
     if group["fused"] is False or not group["params"]:
         return None
     warm = cache.get("warm")
-    if warm is not None and warm.holds(optimizer, group):
+    if warm is not None and warm.holds(optimizer, [group]):
         return warm
     # Groups that never fit are tried at steps 1, 2, 4, 8, ...
     tries = cache["tries"] = cache.get("tries", 0) + 1
-    warm = _Warm.of(optimizer, group) if warm is not None or tries & (tries - 1) == 0 else None
+    warm = (
+        Warm.of(optimizer, [group], Plan) if warm is not None or tries & (tries - 1) == 0 else None
+    )
     if warm is not None:
         cache["tries"] = 0
     cache["warm"] = warm
     return warm
 
 
-class _Warm:
-    """A group as the last step found it, and the plan made for it."""
-
-    def __init__(
-        self, optimizer: Any, group: dict[str, Any], dicts: list[dict[str, Any]], plan: Plan
-    ) -> None:
-        self.plan = plan
-        self.params: list[Tensor] = list(group["params"])
-        self.addresses = tuple(map(_address, self.params))
-        # The usual case: every parameter has a state, elements, and those in order.
-        self.regular = (
-            None not in plan.kinds and all(self.addresses) and all(map(_is_contiguous, self.params))
-        )
-        grad_dtypes = {kind.grad for kind in plan.kinds if kind is not None}
-        self.grad_dtype = grad_dtypes.pop() if len(grad_dtypes) == 1 else None
-        self.state = optimizer.state
-        self.dicts = dicts
-        self.versions = (_version(self.state), *map(_version, dicts))
-        self.moments = self._moments()
-        self.first_moment = group["first_moment"]
-        self._settings: tuple[Any, ...] = ()
-        self._betas: Any = None
-        self._scalars: tuple[tuple[float, ...], tuple[Any, ...]] = ((), ())
-
-    @classmethod
-    def of(cls, optimizer: Any, group: dict[str, Any]) -> "_Warm | None":
-        members: list[Tensors | None] = []
-        kinds: list[Kind | None] = []
-        dicts: list[dict[str, Any]] = []
-        device = group["params"][0].device
-        for p in group["params"]:
-            state = optimizer.state.get(p)
-            if not state:
-                members.append(None)
-                kinds.append(None)
-                continue
-            member = _member(p, state, group["first_moment"])
-            if member is None or any(x is not None and x.device != device for x in member):
-                return None
-            members.append(member)
-            kinds.append(
-                Kind(p.dtype, p.dtype if p.grad is None else p.grad.dtype, member[1].dtype)
-            )
-            dicts.append(state)
-        if not dicts or any(kind is not None and kind.grad not in DTYPES for kind in kinds):
-            return None
-        return cls(optimizer, group, dicts, Plan(members, kinds))
-
-    def holds(self, optimizer: Any, group: dict[str, Any]) -> bool:
-        """Whether parameters and state are still those tensors, at those addresses.
-
-        Any assignment to an entry of a parameter's state is noticed, and any to a parameter's
-        ``.data``; of those to ``.data`` of state tensors, the ones that move the first or the last.
-        """
-        params = group["params"]
-        return (
-            len(params) == len(self.params)
-            and all(map(is_, params, self.params))
-            and optimizer.state is self.state
-            and (_version(self.state), *map(_version, self.dicts)) == self.versions
-            and tuple(map(_address, params)) == self.addresses
-            and self._moments() == self.moments
-            and group["first_moment"] == self.first_moment
-            and current_stream(self.plan.device) == self.plan.stream
-        )
-
-    def _moments(self) -> tuple[int, int]:
-        return _address(self.dicts[0]["exp_avg"]), _address(self.dicts[-1]["exp_avg"])
-
-    def scalars(
-        self, group: dict[str, Any], decoupled: bool
-    ) -> tuple[tuple[float, ...], tuple[Any, ...]]:
-        """The kernel's scalars and flags, made anew only when a setting has changed."""
-        lr, betas = group["lr"], group["betas"]
-        settings = (
-            group["eps"],
-            group["weight_decay"],
-            group["beta3"],
-            group["first_moment"],
-            group["second_moment"],
-            group["maximize"],
-        )
-        if type(lr) is float and betas is self._betas and (lr, *settings) == self._settings:
-            return self._scalars
-        eps, decay, beta3, first, second, maximize = settings
-        self._scalars = (
-            step_floats(lr, decay, eps, betas, beta3),
-            step_policy(first, second, decay, decoupled, maximize),
-        )
-        if type(lr) is float and not any(isinstance(beta, Tensor) for beta in betas):
-            self._settings, self._betas = (lr, *settings), betas
-        return self._scalars
-
-    def gradients(self) -> tuple[int, ...] | None:
-        """Their addresses, 0 where there is none; None if the plan does not fit them."""
-        grads: list[Any] = list(map(_grad, self.params))
-        try:
-            if self.regular and all(map(_is_contiguous, grads)):
-                addresses = tuple(map(_address, grads))
-            else:
-                addresses = self._addresses(grads)
-        except TypeError:  # some are None
-            addresses = self._addresses(grads)
-        # What kind of tensors they are is looked at for new addresses only: it does not change.
-        if addresses is None or addresses == self.plan.gradients or self._right_kinds(grads):
-            return addresses
-        return None
-
-    def _addresses(self, grads: list[Any]) -> tuple[int, ...] | None:
-        for param, grad, kind in zip(self.params, grads, self.plan.kinds, strict=True):
-            if grad is not None and (
-                kind is None or grad.layout is not torch.strided or not same_layout(param, grad)
-            ):
-                return None
-        return tuple(0 if g is None else _address(g) or 1 for g in grads)
-
-    def _right_kinds(self, grads: list[Any]) -> bool:
-        present = [grad for grad in grads if grad is not None]
-        if not all(map(is_plain, present)) or any(map(Tensor.is_neg, present)):
-            return False
-        if self.grad_dtype is not None:
-            return set(map(_dtype, present)) <= {self.grad_dtype}
-        return all(
-            grad is None or kind is None or grad.dtype is kind.grad
-            for grad, kind in zip(grads, self.plan.kinds, strict=True)
-        )
+def fast_steps(optimizer: Any, cache: Cache) -> bool:
+    """Step all groups in one launch; False, with nothing done, if each must have its own."""
+    # Groups that never fit one plan are tried at steps 1, 2, 4, 8, ...
+    tries = cache["tries"] = cache.get("tries", 0) + 1
+    if not cache.get("warm") and tries & (tries - 1):
+        return False
+    if not _step_all(optimizer, cache):
+        cache.pop("warm", None)
+        return False
+    cache["tries"] = 0
+    return True
 
 
-def _member(param: Tensor, state: dict[str, Any], first_moment: str) -> Tensors | None:
-    """What the kernels need, if all of it is there and can be taken as it is."""
-    past = state.get("past_exp_avg") if first_moment == "task" else None
-    names = ("exp_avg", "exp_avg_sq", "past_exp_avg_sq", "step", "past_steps")
-    tensors = [state.get(name) for name in names]
-    if not all(isinstance(x, Tensor) for x in (param, *tensors)) or (
-        first_moment == "task" and past is None
+def fast_end_tasks(optimizer: Any, cache: Cache) -> bool:
+    """End the task of all groups in one launch; False, with nothing done, if that cannot be."""
+    if not cache.get("warm"):  # nor were their steps one launch
+        return False
+    groups = optimizer.param_groups
+    seen = [group["tasks_seen"] for group in groups]
+    warm = _warm_all(optimizer, cache)
+    if warm is None or not all(
+        isinstance(x, Tensor) and x.device == warm.plan.device and x.dtype is torch.int64
+        for x in seen
     ):
+        return False
+    assert isinstance(warm.plan, GroupPlan)
+    rules = [end_rules(group["first_moment"], group["second_moment"]) for group in groups]
+    floats = [end_floats(*group["betas"]) for group in groups]
+    warm.plan.end_tasks(seen, [(*a, *b) for a, b in zip(floats, rules, strict=True)])
+    return True
+
+
+def _step_all(optimizer: Any, cache: Cache) -> bool:
+    groups = optimizer.param_groups
+    decoupled = optimizer._decoupled_weight_decay
+    first, second, seen, carry, decay, maximize = zip(
+        *(
+            step_policy(
+                group["first_moment"],
+                group["second_moment"],
+                group["weight_decay"],
+                decoupled,
+                group["maximize"],
+            )
+            for group in groups
+        ),
+        strict=True,
+    )
+    if any(seen) or len(set(decay)) > 1 or len(set(maximize)) > 1:
+        return False
+    warm = _warm_all(optimizer, cache)
+    gradients = None if warm is None else warm.gradients()
+    if warm is None or gradients is None:
+        return False
+    scale = getattr(optimizer, "grad_scale", None)
+    found_inf = getattr(optimizer, "found_inf", None)
+    lrs = [group["lr"] for group in groups]
+    rates = [lr if isinstance(lr, Tensor) and lr.is_cuda else None for lr in lrs]
+    if any(x is not None and x.device != warm.plan.device for x in (*rates, scale, found_inf)):
+        return False
+    if any(rate is not None and rate.dtype is not torch.float32 for rate in rates):
+        return False
+    if not any(gradients):
+        return True
+    floats = [
+        step_floats(g["lr"], g["weight_decay"], g["eps"], g["betas"], g["beta3"]) for g in groups
+    ]
+    flags = zip(first, second, carry, strict=True)
+    settings = [(*x, *map(float, y)) for x, y in zip(floats, flags, strict=True)]
+    assert isinstance(warm.plan, GroupPlan)
+    pointers, policy = (scale, found_inf), (decay[0], maximize[0])
+    warm.plan.steps(gradients, rates, settings, pointers, policy)
+    _count_change(warm, gradients)
+    return True
+
+
+def _warm_all(optimizer: Any, cache: Cache) -> Warm | None:
+    """All groups as one on this stream, if they are few and every one was stepped by kernel."""
+    groups = optimizer.param_groups
+    if any(g["fused"] is False or "fast" not in optimizer._plan_cache(g) for g in groups):
         return None
-    member = Tensors(param, *tensors[:3], past, *tensors[3:])  # type: ignore[arg-type]
-    plain = is_plain(param) and param.is_cuda and param.dtype in DTYPES
-    return member if plain and fits(member) else None
+    # A graph's stream and that of the boundaries take turns.
+    known: dict[int, Warm] = cache.setdefault("warm", {})
+    stream = current_stream(groups[0]["params"][0].device)
+    warm = known.get(stream)
+    if warm is not None and warm.holds(optimizer, groups):
+        return warm
+    known.pop(stream, None)
+    if sum(p.numel() for group in groups for p in group["params"]) > FEW:
+        return None
+    numbers = [i for i, group in enumerate(groups) for _ in group["params"]]
+    warm = Warm.of(
+        optimizer, groups, lambda members, kinds: GroupPlan(members, kinds, numbers, len(groups))
+    )
+    if warm is not None:
+        known[stream] = warm
+        if len(known) > _STREAMS:
+            known.pop(next(iter(known)))
+    return warm

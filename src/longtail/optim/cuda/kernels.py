@@ -98,6 +98,40 @@ def _update(
 
 
 @triton.jit
+def walk(
+    p_at, g_at, m_at, v_at, vc_at, mc_at, size, chunk, decay, eps, beta1, rest1, beta2, rest2,
+    grad_scale, step_size, past1, past2, unseen, denom_scale,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
+    FIRST: tl.constexpr, SECOND: tl.constexpr, SEEN: tl.constexpr, DECAY: tl.constexpr,
+    MAXIMIZE: tl.constexpr, SCALED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """All elements of a chunk of a tensor of ``size``."""
+    start = chunk.to(tl.int64) * CHUNK
+    end = tl.minimum(start + CHUNK, size)
+    NARROW: tl.constexpr = BLOCK // 4
+    addresses = p_at | g_at | m_at | v_at
+    if SECOND:
+        addresses = addresses | vc_at
+    if FIRST:
+        addresses = addresses | mc_at
+    # Two loops and not one in a branch inside: that is how the compiler learns of the alignment.
+    if (addresses % 16 == 0) & (end % 8 == 0):
+        for at in range(start, end, BLOCK):
+            _update(
+                p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, decay, eps, beta1, rest1,
+                beta2, rest2, grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
+                FIRST, SECOND, SEEN, DECAY, MAXIMIZE, SCALED, True, BLOCK,
+            )  # fmt: skip
+    else:
+        for at in range(start, end, NARROW):
+            _update(
+                p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, decay, eps, beta1, rest1,
+                beta2, rest2, grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
+                FIRST, SECOND, SEEN, DECAY, MAXIMIZE, SCALED, False, NARROW,
+            )  # fmt: skip
+
+
+@triton.jit
 def step_kernel(
     table, chunks, arrived, grads, lr_at, scale_at, found_inf_at,
     lr, lr_low, decay, decay_low, eps, eps_low, beta1, beta1_low, rest1, rest1_low,
@@ -159,40 +193,19 @@ def step_kernel(
     unseen = (tw + cw) / tw
     denom_scale = 1.0 / tl.sqrt(corr2)
 
-    start = chunk.to(tl.int64) * CHUNK
-    end = tl.minimum(start + CHUNK, size)
-    NARROW: tl.constexpr = BLOCK // 4
-    addresses = p_at | g_at | m_at | v_at
-    if SECOND:
-        addresses = addresses | vc_at
-    if FIRST:
-        addresses = addresses | mc_at
-    # Two loops and not one in a branch inside: that is how the compiler learns of the alignment.
-    if (addresses % 16 == 0) & (end % 8 == 0):
-        for at in range(start, end, BLOCK):
-            _update(
-                p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, weight_decay,
-                wide(eps, eps_low, F), wide(beta1, beta1_low, F), wide(rest1, rest1_low, F),
-                wide(beta2, beta2_low, F), wide(rest2, rest2_low, F),
-                grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
-                FIRST, SECOND, SEEN, DECAY, MAXIMIZE, scale_at is not None, True, BLOCK,
-            )  # fmt: skip
-    else:
-        for at in range(start, end, NARROW):
-            _update(
-                p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, weight_decay,
-                wide(eps, eps_low, F), wide(beta1, beta1_low, F), wide(rest1, rest1_low, F),
-                wide(beta2, beta2_low, F), wide(rest2, rest2_low, F),
-                grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
-                FIRST, SECOND, SEEN, DECAY, MAXIMIZE, scale_at is not None, False, NARROW,
-            )  # fmt: skip
-
+    walk(
+        p_at, g_at, m_at, v_at, vc_at, mc_at, size, chunk, weight_decay,
+        wide(eps, eps_low, F), wide(beta1, beta1_low, F), wide(rest1, rest1_low, F),
+        wide(beta2, beta2_low, F), wide(rest2, rest2_low, F),
+        grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
+        FIRST, SECOND, SEEN, DECAY, MAXIMIZE, scale_at is not None, CHUNK, BLOCK,
+    )  # fmt: skip
     if is_last(arrived + tensor, size, CHUNK):
         tl.store(t_at, t)
 
 
 @triton.jit
-def _fold(
+def fold(
     now_at, past_at, start, left, now_weight, past_weight,
     S: tl.constexpr, F: tl.constexpr, TASK: tl.constexpr, ZERO: tl.constexpr,
     VECTOR: tl.constexpr, BLOCK: tl.constexpr,
@@ -254,13 +267,13 @@ def end_task_kernel(
         if (addresses % 16 == 0) & (end % 8 == 0):
             for at in range(start, end, BLOCK):
                 left = end - at
-                _fold(m_at, mc_at, at, left, now1, old, S, F, FIRST, ZERO_FIRST, True, BLOCK)
-                _fold(v_at, vc_at, at, left, now2, old, S, F, SECOND, ZERO_SECOND, True, BLOCK)
+                fold(m_at, mc_at, at, left, now1, old, S, F, FIRST, ZERO_FIRST, True, BLOCK)
+                fold(v_at, vc_at, at, left, now2, old, S, F, SECOND, ZERO_SECOND, True, BLOCK)
         else:
             for at in range(start, end, NARROW):
                 left = end - at
-                _fold(m_at, mc_at, at, left, now1, old, S, F, FIRST, ZERO_FIRST, False, NARROW)
-                _fold(v_at, vc_at, at, left, now2, old, S, F, SECOND, ZERO_SECOND, False, NARROW)
+                fold(m_at, mc_at, at, left, now1, old, S, F, FIRST, ZERO_FIRST, False, NARROW)
+                fold(v_at, vc_at, at, left, now2, old, S, F, SECOND, ZERO_SECOND, False, NARROW)
 
         if is_last(arrived + tensor, size, CHUNK):
             tl.store(c_at, c + t)

@@ -5,7 +5,6 @@ may change at every step: a new set is copied over the last one in the order of 
 graph gets tables of its own, filled while it is captured and never written again.
 """
 
-import functools
 import importlib
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -24,7 +23,7 @@ MANY = 2
 
 _ENOUGH = 2**22  # elements
 
-_captured: list[Any] = []
+captured: list[Any] = []
 """Tables that a CUDA graph may read at any later time."""
 
 
@@ -63,7 +62,8 @@ class _Bucket:
         tensor = torch.tensor(indices).repeat_interleave(counts)
         first = (counts.cumsum(0) - counts).repeat_interleave(counts)
         chunks = torch.stack((tensor, torch.arange(len(tensor)) - first), dim=1)
-        self.chunks = _upload(chunks.to(torch.int32), device)
+        self.chunks = upload(chunks.to(torch.int32), device)
+        self.indices = indices
         self.programs = len(tensor)
         self.dtypes = tuple(map(_triton_dtype, (*kind, kind.arithmetic)))
         self.launch = Launcher(self.programs, NUM_WARPS, current_stream(device))
@@ -71,6 +71,8 @@ class _Bucket:
 
 class Plan:
     """Everything a launch needs except the gradients' addresses and the scalars."""
+
+    kernels = "longtail.optim.cuda.kernels"
 
     def __init__(self, members: Sequence[Tensors | None], kinds: Sequence[Kind | None]) -> None:
         """Made for the current stream. A member of ``None`` is a parameter without state."""
@@ -83,13 +85,13 @@ class Plan:
         for i, kind in enumerate(kinds):
             if kind is not None:
                 buckets.setdefault(kind, []).append(i)
-        self._table = _upload(torch.tensor(rows, dtype=torch.int64), self.device)
-        self._arrived = _upload(torch.zeros(len(rows), dtype=torch.int32), self.device)
+        self._table = upload(torch.tensor(rows, dtype=torch.int64), self.device)
+        self._arrived = upload(torch.zeros(len(rows), dtype=torch.int32), self.device)
         self._buckets = [_Bucket(k, i, sizes, self.device) for k, i in buckets.items()]
         programs = sum(bucket.programs for bucket in self._buckets)
-        self._tally = _upload(torch.tensor((programs, 0, 0), dtype=torch.int32), self.device)
+        self._tally = upload(torch.tensor((programs, 0, 0), dtype=torch.int32), self.device)
         self.gradients = (0,) * len(rows)
-        self._gradients = _upload(torch.zeros(len(rows), dtype=torch.int64), self.device)
+        self._gradients = upload(torch.zeros(len(rows), dtype=torch.int64), self.device)
         self._ready: dict[str, tuple[Any, list[Launch]]] = {}
 
     def step(
@@ -106,13 +108,7 @@ class Plan:
             floats: the kernel's scalars, from `step_floats`.
             policy: its flags, from `step_policy`.
         """
-        table = self._gradients
-        if torch.cuda.is_current_stream_capturing():
-            table = _upload(torch.tensor(gradients, dtype=torch.int64), self.device)
-        elif gradients != self.gradients:
-            # From pageable memory, which CUDA has copied when this returns.
-            table.copy_(torch.tensor(gradients, dtype=torch.int64), non_blocking=True)
-            self.gradients = gradients
+        table = self._placed(gradients)
         self._launch("step_kernel", (table, *pointers), floats, 0, policy)
 
     def end_task(
@@ -120,6 +116,17 @@ class Plan:
     ) -> None:
         """Fold every tensor that took a step; add one to ``tasks_seen`` if there was any."""
         self._launch("end_task_kernel", (self._tally, tasks_seen), floats, 2, policy)
+
+    def _placed(self, gradients: tuple[int, ...]) -> Tensor:
+        """The gradients' addresses where the kernel finds them."""
+        table = self._gradients
+        if torch.cuda.is_current_stream_capturing():
+            return upload(torch.tensor(gradients, dtype=torch.int64), self.device)
+        if gradients != self.gradients:
+            # From pageable memory, which CUDA has copied when this returns.
+            table.copy_(torch.tensor(gradients, dtype=torch.int64), non_blocking=True)
+            self.gradients = gradients
+        return table
 
     def _launch(
         self,
@@ -139,8 +146,8 @@ class Plan:
                 launch.call(*launch.arguments)
             return
         if capturing:
-            _captured.append((self, pointers))
-        function = getattr(_kernels(), kernel)
+            captured.append((self, pointers))
+        function = getattr(importlib.import_module(self.kernels), kernel)
         # While a graph is captured, loading the kernel is not allowed otherwise.
         with torch.cuda.device(self.device), relaxed() if capturing else nullcontext():
             again = [
@@ -164,14 +171,10 @@ def _row(tensors: Tensors | None, size: int) -> list[int]:
     return [*(0 if x is None else x.data_ptr() for x in tensors), size]
 
 
-def _upload(tensor: Tensor, device: torch.device) -> Tensor:
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device, also while a graph is captured."""
     with aside(device) as capturing:
         return tensor.to(device, non_blocking=not capturing)
-
-
-@functools.cache
-def _kernels() -> Any:
-    return importlib.import_module("longtail.optim.cuda.kernels")
 
 
 def _triton_dtype(dtype: torch.dtype) -> Any:

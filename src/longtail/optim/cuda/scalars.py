@@ -61,6 +61,13 @@ def end_policy(first_moment: str, second_moment: str) -> tuple[bool, ...]:
     )
 
 
+def end_rules(first_moment: str, second_moment: str) -> tuple[float, float]:
+    """What becomes of each moment in `end_groups_kernel`: 0 kept, 1 set to zero, 2 averaged."""
+    moments = (first_moment, second_moment)
+    first, second = (2.0 if is_averaged(x) else 0.0 if x == "ema" else 1.0 for x in moments)
+    return first, second
+
+
 @functools.lru_cache(maxsize=1024)
 def _split(x: float) -> tuple[float, float]:
     high = ctypes.c_float(x).value
