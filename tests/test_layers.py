@@ -13,7 +13,7 @@ LAYERS = (  # bottom first; CONTRIBUTING.md has the same, top first
     "random columns factored examples objectives sequences sources tasks metrics optim",
     "memory replicas storage stacked_linear regressions",
     "methods models benchmarks",
-    "policies best_epoch evaluation graphs recording training",
+    "policies best_epoch evaluation graphs graph_fisher recording training",
     "snapshot settings assembly session run_folder",
     "study study_file jobs engines execution results report cluster estimate loggers overview",
     "commands cli",

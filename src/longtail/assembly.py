@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longtail.graph_fisher import capture_fisher
 from longtail.methods import Method
 from longtail.random import Seed
 from longtail.replicas import build_model
@@ -115,4 +116,7 @@ def _method(
     config: RunConfig, model: nn.Module, sequence: TaskSequence, seed: int | Tensor
 ) -> Method:
     cls = method_class(config.method)
-    return cls(model, sequence.objective, seed=seed, **asdict(config.methods))
+    method = cls(model, sequence.objective, seed=seed, **asdict(config.methods))
+    if getattr(load_benchmark(config.benchmark), "CAPTURED_FISHER", False):
+        capture_fisher(method, config.train)
+    return method

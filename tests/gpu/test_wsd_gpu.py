@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.assembly import build_stack
+from longtail.assembly import build_run, build_stack
 from longtail.benchmarks import wsd
 from longtail.benchmarks.wsd_miniature import miniature
 from longtail.benchmarks.wsd_pairs import PairTable
+from longtail.graph_fisher import GraphFisher
+from longtail.methods import EWC
+from longtail.methods.fisher import Fisher
 from longtail.replicas import build_model
 from longtail.settings import resolve
 from longtail.training import train
@@ -55,3 +58,38 @@ def test_a_stack_trains_in_captured_steps() -> None:
     train(run)
     assert np.isfinite(run.matrix.last).all()
     assert run.matrix.last.shape == (2, 2, 6)
+
+
+@pytest.mark.parametrize("autocast", ["none", "bf16"])
+def test_ewc_takes_its_fisher_from_graphs(autocast) -> None:
+    flags = {"data.miniature": True, "train.lr": 1e-3, "train.autocast": autocast}
+    configs = [
+        resolve("wsd", flags={**flags, "optimizer": policy, "method": "ewc"})
+        for policy in ("continual", "reset")
+    ]
+    run = build_stack(configs, "cuda").run
+    assert isinstance(run.method, EWC)
+    train(run)
+    assert np.isfinite(run.matrix.last).all()
+    captured = run.method.fisher
+    assert isinstance(captured, GraphFisher)
+    assert any(one.graph is not None for one in captured.passes.values())
+    plain = Fisher(run.model, run.sequence.objective, "batch")
+    largest = np.argsort(run.sequence.train_sizes)
+    for i in largest[[-1, -20, -1]]:
+        table = run.sequence.train(i)
+        assert table is not None
+        found = [F.clone() for F in captured(table)]
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast == "bf16"):
+            wanted = plain(table)
+        for ours, theirs in zip(found, wanted, strict=True):
+            distance = torch.linalg.vector_norm(ours - theirs) / torch.linalg.vector_norm(theirs)
+            assert distance < (0.1 if autocast == "bf16" else 1e-3)
+
+
+def test_multitask_trains_a_plain_model_on_all_targets() -> None:
+    flags = {"data.miniature": True, "train.lr": 1e-3, "train.autocast": "bf16"}
+    run = build_run(resolve("wsd", flags={**flags, "method": "multitask"}), "cuda")
+    train(run)
+    assert np.isfinite(run.matrix.last).all()
+    assert np.array_equal(run.matrix.own, run.matrix.last)

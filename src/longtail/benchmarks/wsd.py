@@ -55,6 +55,7 @@ __all__ = ["PAPER", "Settings", "build", "data_command", "prepared_of"]
 
 PAPER = "wsd"
 STACKABLE = True  # the data depend on data.seed, not on the run's
+CAPTURED_FISHER = True  # 11,833 tasks end with EWC's pass: one launch at a time it takes minutes
 PAPER_POINTS = (100, *range(1000, 20001, 1000))  # and after the last task
 TRAIN: dict[str, Any] = {
     "epochs": 4,

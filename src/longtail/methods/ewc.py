@@ -11,10 +11,12 @@ time do not grow with the number of tasks, see `quadratic.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from longtail.methods.fisher import Fisher
 from longtail.methods.quadratic import QuadraticPenalty
@@ -45,7 +47,9 @@ class EWC(QuadraticPenalty):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.fisher = Fisher(self.model, self.objective, self.settings.fisher)
+        self.fisher: Callable[[Examples, Tensor | None], list[Tensor]] = Fisher(
+            self.model, self.objective, self.settings.fisher
+        )
         self.tasks = 0
 
     def end_task(self, train: Examples | None) -> None:
