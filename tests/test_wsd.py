@@ -160,6 +160,22 @@ def test_evaluation_scores_targets_not_pairs() -> None:
     assert one == wrong[[0, 5, 40]].tolist()
 
 
+def test_the_union_of_all_tasks_is_scored_once() -> None:
+    """20,399 tasks follow the one that trains, and nothing changes in them."""
+    words = word_tasks(PREPARED, seed=0)
+    union, wrong, evaluation = multitask(words), Oracle(-1.0), Evaluation()
+    first = evaluation(wrong, union, range(1))
+    wanted = Evaluation()(wrong, words, range(len(words)))
+    wrong.forward = None  # pyright: ignore[reportAttributeAccessIssue]
+    assert torch.equal(first, wanted[:1])
+    assert torch.equal(evaluation(wrong, union, range(3, 4)), wanted[3:4])
+    assert torch.equal(evaluation(wrong, union, range(20)), wanted[:20])
+    right = Oracle(1.0)
+    assert (evaluation(right, union, range(5, 6)) == 1).all()  # another model, as after a resume
+    right.known = Oracle(-1.0).known
+    assert torch.equal(evaluation(right, union, range(1)), wanted[:1])  # it has learned again
+
+
 def test_a_stack_scores_as_its_members_do() -> None:
     settings = wsd.Settings(miniature=True, tasks=6)
     benchmark = wsd.build(settings, 0)

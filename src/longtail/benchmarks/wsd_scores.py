@@ -34,8 +34,20 @@ class Evaluation:
     captured = True  # the model may replay small batches
     validation_sizes: np.ndarray  # targets, by task: what a mean over tasks is weighted by
 
+    def __init__(self) -> None:
+        self._union: tuple[nn.Module, Tensor] | None = None
+
     def __call__(self, model: nn.Module, sequence: Any, tasks: range) -> Tensor:
         words = _words(sequence)
+        if words is sequence:
+            return self.accuracy(model, words, tasks)
+        # All tasks learned as one: after the first, which is that, no weight changes any more.
+        known = self._union
+        if known is None or known[0] is not model or tasks.stop == 1:
+            known = self._union = model, self.accuracy(model, words, range(len(words)))
+        return known[1][..., tasks.start : tasks.stop]
+
+    def accuracy(self, model: nn.Module, words: WordTasks, tasks: range) -> Tensor:
         right = self.right(model, words.pairs, words.targets("test", tasks))
         sizes = torch.from_numpy(words.test_sizes[tasks.start : tasks.stop])
         if len(tasks) == 1:
