@@ -36,6 +36,35 @@ def by_autograd(stack: Replicas, inputs: Tensor, targets: Tensor, weights: Tenso
     return losses.mean(-1).sum() if weights is None else (losses * weights).sum()
 
 
+@pytest.mark.parametrize("factored", [False, True])
+def test_a_loss_that_nobody_reads_has_the_same_gradients(factored: bool) -> None:
+    stack, other = make(), make()
+    x, y = batch((P, S, B), factored)
+    weights = torch.tensor([0.25] * 4 + [0.0] * 2).double()
+    for turn in range(2):  # the second accumulates
+        unread = regression_loss(stack, REGRESSION, x, y, weights, unread=True)
+        loss = regression_loss(other, REGRESSION, x, y, weights)
+        assert unread is not None
+        assert loss is not None
+        assert [bool(unread.isnan()), bool(loss.isnan())] == [True, False], turn
+        unread.backward()
+        loss.backward()
+        for mine, theirs in zip(stack.parameters(), other.parameters(), strict=True):
+            assert torch.equal(mine.grad, theirs.grad)
+
+
+def test_a_captured_step_does_not_ask_a_subclass_for_less_than_its_loss() -> None:
+    class Looking(Finetune):
+        def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+            return super().loss(batch) * 2.0
+
+    x, y = batch((P, S, B), False)
+    for kind, unread in ((Finetune, True), (Looking, False)):
+        method = kind(make(), REGRESSION, seed=torch.arange(S))
+        method.loss_unread = True
+        assert bool(method.loss((x, y)).isnan()) is unread
+
+
 @pytest.mark.parametrize("policies", [1, P])
 @pytest.mark.parametrize("factored", [False, True])
 @pytest.mark.parametrize("shared_targets", [False, True])

@@ -149,6 +149,7 @@ class _Step:
             p.grad = None
         self.batch = self.build(self.held)
         method.row_weights = None if self.rows is None else self.weights
+        method.loss_unread = True
         with contextlib.ExitStack() as stack:
             if self.slots is not None:
                 stack.enter_context(method.buffer.planned(self.slots))  # pyright: ignore
@@ -159,7 +160,7 @@ class _Step:
         if run.settings.clip is not None:
             clip_gradients(run.model, run.settings.clip)
         run.optimizer.step()
-        method.row_weights = None
+        method.row_weights, method.loss_unread = None, False
         self.outputs = method.outputs
 
 

@@ -12,6 +12,7 @@ that is known already.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from longtail.objectives import REGRESSION, Objective
 from longtail.replicas import Replicas
 from longtail.stacked_linear import all_as_one, is_special
 
+_HOST = torch.device("cpu")
+
 
 def regression_loss(
     model: nn.Module,
@@ -30,11 +33,17 @@ def regression_loss(
     inputs: Any,
     targets: Any,
     row_weights: Tensor | None = None,
+    *,
+    unread: bool = False,
 ) -> Tensor | None:
     """What ``objective.loss(model(inputs), targets).mean(-1).sum()`` is, for linear models.
 
     None where the model is another, or somebody watches it with hooks. `backward` writes the
     parameters' ``grad``; `torch.autograd.grad` has nothing to look at.
+
+    Args:
+        unread: give NaN for the value, which costs a GPU as much as a product. It is on the host,
+            so that the factor one of its `backward` is known there and need not be multiplied by.
     """
     if not isinstance(model, Replicas) or objective.loss is not REGRESSION.loss:
         return None
@@ -49,7 +58,14 @@ def regression_loss(
         return None
     left, right = (inputs.left, inputs.right) if isinstance(inputs, Factored) else (inputs, None)
     return _Loss.apply(  # pyright: ignore[reportReturnType]
-        _anchor(weight.device), weight, left, right, targets, row_weights, weights
+        _anchor(_HOST if unread else weight.device),
+        weight,
+        left,
+        right,
+        targets,
+        row_weights,
+        weights,
+        unread,
     )
 
 
@@ -74,6 +90,7 @@ class _Loss(torch.autograd.Function):
         targets: Tensor,
         row_weights: Tensor | None,
         parameters: Sequence[nn.Parameter],
+        unread: bool,
     ) -> Tensor:
         w = weight.squeeze(2).transpose(0, 1)  # [S, P, d]
         if right is not None:
@@ -87,6 +104,8 @@ class _Loss(torch.autograd.Function):
             grad = torch.bmm(grad, right)
         ctx.grad, ctx.parameters = torch.empty_like(weight), parameters
         torch.mul(grad.transpose(0, 1).unsqueeze(2), 2.0 * scale, out=ctx.grad)
+        if unread:
+            return torch.full((), math.nan)
         return torch.dot(weighted.view(-1), r.view(-1)) * scale
 
     @staticmethod
@@ -96,4 +115,4 @@ class _Loss(torch.autograd.Function):
             grad = grad * scale
         for p, part in zip(ctx.parameters, grad.unbind(0), strict=True):
             p.grad = part if p.grad is None else p.grad + part
-        return (None,) * 7
+        return (None,) * 8

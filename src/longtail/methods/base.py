@@ -66,6 +66,8 @@ class Method:
         # Weight of each row in its replica's mean, where batches are padded to a fixed shape;
         # what is drawn beside a batch is as large and weighs the same.
         self.row_weights: Tensor | None = None
+        # True where all that is done with the loss is `backward`: its value need not be made.
+        self.loss_unread = False
 
     def loss(self, batch: Batch) -> Tensor:
         """The scalar to call `backward` on."""

@@ -19,7 +19,9 @@ class Finetune(Method):
     capturable = True
 
     def loss(self, batch: Batch) -> Tensor:
-        loss = regression_loss(self.model, self.objective, *batch, self.row_weights)
+        unread = self.loss_unread and type(self).loss is Finetune.loss  # a subclass may look at it
+        weights = self.row_weights
+        loss = regression_loss(self.model, self.objective, *batch, weights, unread=unread)
         if loss is None:
             return super().loss(batch)
         self.outputs = None  # nobody looks: there is no `observe`
