@@ -192,7 +192,7 @@ def _weights(model: nn.Module) -> bytes:
 
 
 def _run_results(run: Run, config: RunConfig) -> dict[str, Any]:
-    return _result(_metrics(run), run, config)
+    return _result(finite(_metrics(run)), run, config)
 
 
 def _metrics(run: Run) -> dict[str, Any]:
@@ -207,17 +207,19 @@ def _metrics(run: Run) -> dict[str, Any]:
     return found if validation is None else {**found, "validation": validation}
 
 
-def _result(metrics: Mapping[str, Any], run: Run, config: RunConfig) -> dict[str, Any]:
+def _result(
+    metrics: Mapping[str, Any], run: Run, config: RunConfig, policy: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What summary.json says, where ``metrics`` are finite numbers or None."""
     objective = run.sequence.objective
-    content = {
+    return {
         **metrics,
         "tasks": len(run.sequence),
         "optimizer": _policy_name(config),
-        "policy": config.as_dict()["policy"],
+        "policy": finite(config.as_dict()["policy"] if policy is None else policy),
         "score": objective.score_name,
         "higher_is_better": objective.higher_is_better,
     }
-    return finite(content)
 
 
 def _policy_name(config: RunConfig) -> str:
@@ -229,12 +231,13 @@ def _policy_name(config: RunConfig) -> str:
 
 def _stack_results(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     matrix, sequence = stack.run.matrix, stack.run.sequence
-    metrics = _metrics(stack.run)
+    metrics = _listed(_metrics(stack.run))
     after, points = curve(matrix)
     entries = []
     for config, place in zip(stack.configs, stack.places, strict=True):
-        found = _result(_at(metrics, place), stack.run, config)
-        entries.append({"id": config.id, "config": config.as_dict(), "summary": found})
+        told = config.as_dict()
+        found = _result(_at(metrics, place), stack.run, config, told["policy"])
+        entries.append({"id": config.id, "config": told, "summary": found})
     rows, seeds = (list(numbers) for numbers in zip(*stack.places, strict=True))
     arrays = {
         name: np.ascontiguousarray(values[rows, seeds])
@@ -249,11 +252,26 @@ def _stack_results(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.nda
     return entries, arrays | {"train_sizes": sequence.train_sizes}
 
 
-def _at(values: Any, place: tuple[int, int]) -> Any:
-    """One replica's share of a nest of arrays [P, S]; plain numbers are everyone's."""
+def _listed(values: Any) -> Any:
+    """A nest of arrays as lists of finite numbers or None: thousands of runs pick theirs."""
     if isinstance(values, Mapping):
+        return {str(key): _listed(value) for key, value in values.items()}
+    if isinstance(values, np.ndarray):
+        return _Listed(finite(values.astype(np.float64).tolist()))
+    return finite(values)
+
+
+class _Listed(list[Any]):
+    """An array [P, S] as lists, to be told from a list that is everyone's."""
+
+
+def _at(values: Any, place: tuple[int, int]) -> Any:
+    """One replica's share of what `_listed` gives; plain numbers are everyone's."""
+    if type(values) is _Listed:
+        return values[place[0]][place[1]]
+    if type(values) is dict:
         return {key: _at(value, place) for key, value in values.items()}
-    return float(values[place]) if isinstance(values, np.ndarray) else values
+    return values
 
 
 def _end_mark(path: Path) -> dict[str, Any]:
