@@ -33,6 +33,47 @@ def test_without_a_start_workers_begin_from_nothing(monkeypatch: pytest.MonkeyPa
     assert preload.context().get_start_method() == "spawn"
 
 
+@pytest.mark.parametrize(
+    ("line", "device"),
+    [("--device cuda:1 --jobs 2", "cuda:1"), ("--device=cpu", "cpu"), ("--jobs 2", None)],
+)
+def test_the_device_is_read_before_there_is_a_parser(line: str, device: str | None) -> None:
+    assert preload._value(line.split(), "--device") == device
+
+
+EARLY = """
+import sys
+from longtail import preload
+
+if __name__ == "__main__":
+    preload.begin(["study", "a.toml", "--jobs", "3", "--device", "auto"])
+    early = preload._early
+    early.join()
+    assert sorted(early.started) == [0, 1], early.started
+    pids = [process.pid for _, process in early.started.values()]
+    first = preload.worker(0, "auto")
+    assert first[1].pid == pids[0]
+    left = early.started[1][1]
+    preload.dismiss()
+    left.join(30)
+    assert left.exitcode == 0, left.exitcode
+    assert first[1].is_alive()
+    other = preload.worker(1, "auto")
+    assert other[1].pid not in pids
+    for pipe, process in (first, other):
+        pipe.close()
+        process.join(30)
+        assert process.exitcode == 0
+    assert "torch" not in sys.modules
+"""
+
+
+def test_workers_that_came_early_are_taken_or_sent_away(tmp_path: Path) -> None:
+    (tmp_path / "early.py").write_text(EARLY)
+    done = subprocess.run([sys.executable, tmp_path / "early.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_study_in_two_processes_computes_what_one_computes(tmp_path: Path) -> None:
     study = tmp_path / "small.toml"
     text = """
@@ -49,7 +90,8 @@ def test_a_study_in_two_processes_computes_what_one_computes(tmp_path: Path) -> 
     for jobs in ("1", "2"):
         out = tmp_path / jobs
         command = [sys.executable, "-m", "longtail.cli", "study", str(study), "--quiet"]
-        command += ["--out", str(out), "--no-report", "--device", "cpu", "--jobs", jobs]
+        device = "auto" if jobs == "2" else "cpu"  # for which workers start early
+        command += ["--out", str(out), "--no-report", "--device", device, "--jobs", jobs]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         found[jobs] = {p.parent.name: p.read_bytes() for p in out.glob("runs/*/summary.json")}

@@ -135,7 +135,7 @@ def _dispatch(argv: list[str]) -> int:
         from longtail import preload
 
         if preload.wanted(argv):
-            preload.begin(gpu="cpu" not in argv)
+            preload.begin(argv)
     parser = make_parser(command if command in COMMANDS else None)
     if command is not None and command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.6)

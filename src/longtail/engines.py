@@ -24,6 +24,7 @@ from typing import Any
 from longtail import preload
 from longtail.jobs import Job, Options, perform, record_failure
 from longtail.machine import choose_device
+from longtail.optim.fused import fused_cuda_module
 from longtail.overview import Overview
 from longtail.progress import Moment, Reporter
 
@@ -78,18 +79,15 @@ class _Worker:
     """A process that takes one job at a time."""
 
     def __init__(self, slot: int, workers: int, out: Path, options: Options) -> None:
-        context = preload.context()
-        self.pipe, theirs = context.Pipe()
         self.job: Job | None = None
-        self.process = context.Process(  # pyright: ignore[reportAttributeAccessIssue]
-            target=_work, args=(theirs, slot, workers, out, options, list(sys.path)), daemon=True
-        )
-        self.process.start()
-        theirs.close()
+        self.pipe, self.process = preload.worker(slot, options.device)
+        with contextlib.suppress(OSError):  # it is no more: whoever listens will find out
+            self.pipe.send((workers, out, options, list(sys.path)))
 
     def give(self, job: Job) -> None:
         self.job = job
-        self.pipe.send(job)
+        with contextlib.suppress(OSError):
+            self.pipe.send(job)
 
 
 def run_local(
@@ -99,6 +97,7 @@ def run_local(
     waiting = deque(jobs)
     workers = min(workers, len(jobs))
     slots = [_Worker(i, workers, out, options) for i in range(workers)]
+    preload.dismiss()
     with _Stop() as stop:
         while True:
             for worker in slots:
@@ -168,15 +167,17 @@ class _Stop:
                 os.kill(process, signal.SIGINT)
 
 
-def _work(
-    pipe: Connection, slot: int, workers: int, out: Path, options: Options, path: list[str]
-) -> None:
+def work(pipe: Connection, slot: int, device: str) -> None:
     """A worker's whole life. Its own process group keeps the terminal's Ctrl-C to the parent."""
     os.setpgrp()
     preload.receive_interrupts()
-    sys.path[:] = path
-    options = _pin(slot, workers, options)
-    threading.Thread(target=_wake, args=(options.device,), daemon=True).start()
+    device = _in_turn(slot, device)
+    threading.Thread(target=_wake, args=(device,), daemon=True).start()
+    try:
+        workers, out, options, sys.path[:] = pipe.recv()
+    except (EOFError, OSError):  # there is no work for it
+        return
+    options = _pin(slot, workers, dataclasses.replace(options, device=device))
 
     def send(kind: str, content: dict[str, Any]) -> None:
         try:
@@ -195,7 +196,8 @@ def _work(
 
 
 def _wake(device: str) -> None:
-    """Make a GPU ready while a worker builds its first run: context and libraries take a second."""
+    """Make a GPU ready while a worker waits for its first run and builds it: context, libraries
+    and Triton take seconds."""
     import torch
 
     with contextlib.suppress(Exception):  # the job itself will say what is wrong
@@ -203,18 +205,23 @@ def _wake(device: str) -> None:
         if place.type == "cuda":
             ones = torch.ones(1, 8, 8, device=place)
             torch.bmm(ones, ones)
+            kernels = fused_cuda_module()
+            if kernels is not None:
+                kernels.available([ones])
+
+
+def _in_turn(slot: int, device: str) -> str:
+    """The GPUs of a machine in turn, where none is named."""
+    import torch
+
+    count = torch.cuda.device_count() if device == "auto" else 0
+    return f"cuda:{slot % count}" if count > 1 else device
 
 
 def _pin(slot: int, workers: int, options: Options) -> Options:
-    """Cores `slot`, `slot + workers`, ... of those this process may use, and a GPU in turn."""
-    import torch
-
+    """Cores `slot`, `slot + workers`, ... of those this process may use."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     mine = cores[slot::workers] or cores[slot % max(len(cores), 1) :][:1]
     if mine:
         os.sched_setaffinity(0, mine)
-    threads = options.threads or max(1, len(mine))
-    device = options.device
-    if device == "auto" and torch.cuda.device_count() > 1:
-        device = f"cuda:{slot % torch.cuda.device_count()}"
-    return dataclasses.replace(options, threads=threads, device=device)
+    return dataclasses.replace(options, threads=options.threads or max(1, len(mine)))

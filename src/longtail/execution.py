@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from longtail import preload
 from longtail.files import FolderLock, write_json
 from longtail.jobs import Job, Options, finished_ids, make_jobs, name
 from longtail.loggers import require
@@ -49,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
         plan = make_plan(study, args.file, listed, jobs, earlier)
         write_json(out / "plan.json", {**plan, "command": command_line(args)})
         done = len(wanted) - sum(len(job.configs) for job in jobs)
+        if len(jobs) < 2:
+            preload.dismiss()  # there is no work for several processes
         shown = overview(jobs, done, quiet=args.quiet, as_json=args.json)
         if jobs:
             execute_jobs(jobs, out, study, args, shown)
