@@ -1,6 +1,7 @@
 """The loss of a stack of linear regressions, with its gradient in the same pass."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from longtail.factored import Factored
 from longtail.methods import Finetune
 from longtail.objectives import CLASSIFICATION, REGRESSION
-from longtail.regressions import regression_loss
+from longtail.regressions import regression_loss, write_gradients
 from longtail.replicas import Replicas
 
 P, S, B, D = 3, 4, 6, 5
@@ -37,32 +38,48 @@ def by_autograd(stack: Replicas, inputs: Tensor, targets: Tensor, weights: Tenso
 
 
 @pytest.mark.parametrize("factored", [False, True])
-def test_a_loss_that_nobody_reads_has_the_same_gradients(factored: bool) -> None:
+@pytest.mark.parametrize("padded", [False, True])
+def test_gradients_without_a_loss_are_the_same(factored: bool, padded: bool) -> None:
     stack, other = make(), make()
-    x, y = batch((P, S, B), factored)
-    weights = torch.tensor([0.25] * 4 + [0.0] * 2).double()
-    for turn in range(2):  # the second accumulates
-        unread = regression_loss(stack, REGRESSION, x, y, weights, unread=True)
+    weights = torch.tensor([0.25] * 4 + [0.0] * 2).double() if padded else None
+    for fresh in (True, True, False):  # the last adds to the gradients there are
+        x, y = batch((P, S, B), factored)
+        if fresh:
+            stack.zero_grad()
+            other.zero_grad()
+        assert write_gradients(stack, REGRESSION, x, y, weights)
         loss = regression_loss(other, REGRESSION, x, y, weights)
-        assert unread is not None
         assert loss is not None
-        assert [bool(unread.isnan()), bool(loss.isnan())] == [True, False], turn
-        unread.backward()
         loss.backward()
         for mine, theirs in zip(stack.parameters(), other.parameters(), strict=True):
             assert torch.equal(mine.grad, theirs.grad)
 
 
-def test_a_captured_step_does_not_ask_a_subclass_for_less_than_its_loss() -> None:
-    class Looking(Finetune):
+def test_gradients_follow_a_model_that_is_changed() -> None:
+    stack, other = make(), make()
+    x, y = batch((P, S, B), False)
+    assert write_gradients(stack, REGRESSION, x, y)
+    stack.zero_grad()
+    stack.float()
+    assert write_gradients(stack, REGRESSION, x.float(), y.float())
+    assert write_gradients(other, REGRESSION, x, y)
+    for mine, theirs in zip(stack.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad.float())
+
+
+def test_a_subclass_that_adds_to_the_loss_is_asked_for_it() -> None:
+    class Doubled(Finetune):
         def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
             return super().loss(batch) * 2.0
 
     x, y = batch((P, S, B), False)
-    for kind, unread in ((Finetune, True), (Looking, False)):
+    found = []
+    for kind in (Finetune, Doubled):
         method = kind(make(), REGRESSION, seed=torch.arange(S))
-        method.loss_unread = True
-        assert bool(method.loss((x, y)).isnan()) is unread
+        method.backward((x, y), nullcontext())
+        found.append([p.grad.clone() for p in method.model.parameters()])
+    for once, twice in zip(*found, strict=True):
+        torch.testing.assert_close(2.0 * once, twice)
 
 
 @pytest.mark.parametrize("policies", [1, P])

@@ -149,18 +149,15 @@ class _Step:
             p.grad = None
         self.batch = self.build(self.held)
         method.row_weights = None if self.rows is None else self.weights
-        method.loss_unread = True
         with contextlib.ExitStack() as stack:
             if self.slots is not None:
                 stack.enter_context(method.buffer.planned(self.slots))  # pyright: ignore
-            stack.enter_context(run.autocast)
-            loss = method.loss(self.batch)
-        loss.backward()
+            method.backward(self.batch, run.autocast)
         method.after_backward()
         if run.settings.clip is not None:
             clip_gradients(run.model, run.settings.clip)
         run.optimizer.step()
-        method.row_weights, method.loss_unread = None, False
+        method.row_weights = None
         self.outputs = method.outputs
 
 

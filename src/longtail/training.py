@@ -242,11 +242,14 @@ def step(run: Run, examples: Examples, index: Tensor) -> None:
         p.grad = None
     for start in range(0, rows, size):
         batch: Batch = examples[index[..., start : start + size] if rows > size else index]
-        with run.autocast:
-            loss = method.loss(batch)
-        if rows > size:  # every example counts the same, whatever batch it is in
-            loss = loss * (size_of(batch) / rows)
-        scaler.scale(loss).backward()
+        if rows <= size and not scaler.is_enabled():
+            method.backward(batch, run.autocast)
+        else:
+            with run.autocast:
+                loss = method.loss(batch)
+            if rows > size:  # every example counts the same, whatever batch it is in
+                loss = loss * (size_of(batch) / rows)
+            scaler.scale(loss).backward()
         batches.append(batch)
         outputs.append(method.outputs)
     scaler.unscale_(run.optimizer)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -66,8 +67,6 @@ class Method:
         # Weight of each row in its replica's mean, where batches are padded to a fixed shape;
         # what is drawn beside a batch is as large and weighs the same.
         self.row_weights: Tensor | None = None
-        # True where all that is done with the loss is `backward`: its value need not be made.
-        self.loss_unread = False
 
     def loss(self, batch: Batch) -> Tensor:
         """The scalar to call `backward` on."""
@@ -75,6 +74,12 @@ class Method:
         outputs = self.model(inputs)
         self.outputs = detach(outputs)
         return self.mean_loss(outputs, targets)
+
+    def backward(self, batch: Batch, autocast: AbstractContextManager[Any]) -> None:
+        """The gradients of `loss`, whose value nobody reads."""
+        with autocast:
+            loss = self.loss(batch)
+        loss.backward()
 
     def draw_size(self, n: int) -> int:
         """How many stored examples a draw has, in a step on `n` new ones."""

@@ -5,10 +5,13 @@ r"""Finetune: train on the new task and nothing else.
 What it forgets is what the other methods, and the optimizer's policy, are measured against.
 """
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 from torch import Tensor
 
 from longtail.methods.base import Method
-from longtail.regressions import regression_loss
+from longtail.regressions import regression_loss, write_gradients
 from longtail.tasks import Batch
 
 
@@ -19,10 +22,17 @@ class Finetune(Method):
     capturable = True
 
     def loss(self, batch: Batch) -> Tensor:
-        unread = self.loss_unread and type(self).loss is Finetune.loss  # a subclass may look at it
-        weights = self.row_weights
-        loss = regression_loss(self.model, self.objective, *batch, weights, unread=unread)
+        loss = regression_loss(self.model, self.objective, *batch, self.row_weights)
         if loss is None:
             return super().loss(batch)
         self.outputs = None  # nobody looks: there is no `observe`
         return loss
+
+    def backward(self, batch: Batch, autocast: AbstractContextManager[Any]) -> None:
+        own = type(self).loss is Finetune.loss  # a subclass may add to the loss
+        with autocast:
+            done = own and write_gradients(self.model, self.objective, *batch, self.row_weights)
+        if not done:
+            super().backward(batch, autocast)
+            return
+        self.outputs = None
