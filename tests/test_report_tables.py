@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from made_up_runs import config, identity, write_run, write_stack, write_study
 
-from longtail.report import checks, formats, paper, tables
+from longtail.report import checks, figures, formats, paper, tables
 from longtail.report.command import compare_policies
 from longtail.report.groups import group
-from longtail.report.selection import select
+from longtail.report.selection import select, without_selection
 from longtail.results import Results, load
 
 
@@ -201,6 +201,31 @@ def test_without_validation_scores_nothing_is_selected(tmp_path: Path):
     select(results)
     assert len(results.runs) == 4
     assert "train.validation" in results.problems[0]
+
+
+def test_without_selection_every_value_has_a_line_and_its_validation_score(tmp_path: Path):
+    results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
+    results.plan["report"] = {"index": ["method"], "checks": ["mc_improves"]}
+    results.plan = without_selection(results.plan)
+    select(results)
+    table = tables.build(results)
+    assert [line[0] for line in tables.grid(table).lines] == [
+        ["Finetune", "0.1"],
+        ["Finetune", "0.01"],
+    ]
+    assert [row["validation"] for row in table.rows] == [50.0, 90.0]
+    assert [title for title, _ in figures.panels(group(results.runs), table)] == [
+        "lr 0.1",
+        "lr 0.01",
+    ]
+    without = [{**row, "policy": "reset", "validation": 1.0, "RP": 0.0} for row in table.rows]
+    claims = checks.run(["mc_improves"], [*table.rows, *without])
+    assert [entry["claim"] for entry in claims] == [
+        "Finetune lr=0.1: MC raises RP",
+        "Finetune lr=0.01: MC raises RP",
+    ]
+    with pytest.raises(ValueError, match="no \\[select\\]"):
+        without_selection({})
 
 
 def test_selection_takes_the_smallest_error_and_nothing_that_diverged(tmp_path: Path):

@@ -48,6 +48,20 @@ def test_the_papers_numbers_bear_out_its_claims() -> None:
     assert not found["The best run is above most frequent sense, polysemous tasks alone"]
 
 
+def test_learning_rates_are_compared_each_with_itself() -> None:
+    slow, fast = {"finetune": (59.6, 59.7)}, {"finetune": (68.0, 60.4)}
+    union, *few = rows(slow, slope=-1.0)
+    both = [union, *({**r, "lr": 1e-6} for r in few), *({**r, "lr": 1e-5} for r in rows(fast)[1:])]
+    found = by_claim(wsd(both))
+    assert not found["lr 1e-06, Finetune: MC raises RP"]
+    assert found["lr 1e-05, Finetune: MC raises RP"]
+    grows = "The gap between Continual AdamW and AdamW grows with the number of tasks"
+    assert not found[f"lr 1e-06, {grows}"]
+    assert found[f"lr 1e-05, {grows}"]
+    assert found["lr 1e-05, Finetune: the gap to MTL shrinks with MC"]
+    assert sum(claim.startswith("The best run is above") for claim in found) == 2
+
+
 def test_claims_fail_where_the_rows_say_otherwise() -> None:
     worse = {**PAPER, "derpp": (78.0, 79.5)}
     found = by_claim(wsd(rows(worse, slope=-1.0)))

@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOOL",
         help="send finished runs to tensorboard, wandb or mlflow",
     )
+    parser.add_argument(
+        "--no-select", action="store_true", help="show every value of the study's [select] key"
+    )
     parser.add_argument("--no-figures", action="store_true", help="skip the figures")
     parser.add_argument("--no-page", action="store_true", help="skip report.html")
     parser.add_argument("--json", action="store_true", help="print table.json, nothing else")

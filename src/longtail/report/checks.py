@@ -22,7 +22,7 @@ Claim = dict[str, Any]
 Check = Callable[[Rows], list[Claim]]
 
 CHECKS: dict[str, Check] = {}
-_NOT_NAMES = ("method", "policy", "seeds", "tasks", "diverged", "selected")
+_NOT_NAMES = ("method", "policy", "seeds", "tasks", "diverged", "selected", "validation")
 
 
 def register(name: str) -> Callable[[Check], Check]:
@@ -80,7 +80,8 @@ def _pairs(rows: Rows) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """(name, with MC, without MC) for all that differs only in its policy."""
 
     def rest(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-        named = {k: v for k, v in row.items() if k not in _NOT_NAMES and k[:2] not in _METRICS}
+        kept = {k: v for k, v in row.items() if k.removesuffix("_se") not in _NOT_NAMES}
+        named = {k: v for k, v in kept.items() if k[:2] not in _METRICS}
         return tuple(sorted((k, str(v)) for k, v in named.items()))
 
     without = {(r.get("method"), rest(r)): r for r in rows if r.get("policy") == "reset"}

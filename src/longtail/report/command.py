@@ -17,7 +17,7 @@ from longtail.loggers import log_result
 from longtail.report import checks, figures, formats, page, paper, statistics, tables
 from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.provenance import provenance
-from longtail.report.selection import select
+from longtail.report.selection import select, without_selection
 from longtail.results import METRICS, Results, load
 
 INSTALL = "pip install 'longtail[report]' for figures and the page"
@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"{rows:,} scores in {args.parquet}", file=sys.stderr)
     for run_ in results.finished if args.log else ():
         log_result(run_, args.log, (args.out or args.folder) / "logs" / run_.id)
+    if args.no_select:
+        results.plan = without_selection(results.plan)
     if args.title or args.paper:
         wanted = {"title": args.title, "paper": args.paper}
         report = {**results.plan.get("report", {}), **{k: v for k, v in wanted.items() if v}}

@@ -61,11 +61,14 @@ def panels(groups: list[Group], table: Table) -> list[tuple[str, list[Group]]]:
     for key in ([table.columns] if table.columns in keys else []) + list(dict.fromkeys(keys)):
         values = list(dict.fromkeys(g.labels.get(key) for g in groups))
         if 1 < len(values) <= MOST_PANELS:
-            return [
-                (f"{display(str(key), v)}", [g for g in groups if g.labels.get(key) == v])
-                for v in values
-            ]
+            parts = [[g for g in groups if g.labels.get(key) == v] for v in values]
+            return [(_title(str(key), v), part) for v, part in zip(values, parts, strict=True)]
     return [("", groups)]
+
+
+def _title(key: str, value: Any) -> str:
+    text = display(key, value)  # a number, yes or no says nothing without its name
+    return text if isinstance(value, str) else f"{key.replace('_', ' ')} {text}"
 
 
 def write(groups: list[Group], table: Table, folder: Path, pair: tuple[str, str]) -> list[Path]:

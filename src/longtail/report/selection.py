@@ -48,6 +48,18 @@ def select(results: Results) -> None:
         results.plan = {**results.plan, "selected": [text]}
 
 
+def without_selection(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan with nothing to select: a line for every value, and the scores that would choose."""
+    key = str(plan.get("select", {}).get("key", "")).rpartition(".")[2]
+    if not key:
+        raise ValueError("--no-select: the study selects nothing (its file has no [select])")
+    report = plan.get("report", {})
+    report = {**report, "further": [*report.get("further", ()), "validation"]}
+    if report.get("index"):
+        report["index"] = [*dict.fromkeys([*report["index"], key])]
+    return {**{k: v for k, v in plan.items() if k != "select"}, "report": report}
+
+
 def _best(values: dict[str, list[Result]]) -> str | None:
     """The value whose runs have the best mean validation score; a diverged run rules it out."""
     means: dict[str, float] = {}

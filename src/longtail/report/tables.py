@@ -228,7 +228,7 @@ def number(value: float | None, unit: str, like: float | None = None) -> str:
 
 def _measured(key: str) -> bool:
     """Whether a row's key is a number of it, not part of its name."""
-    return key.rpartition(".")[2].partition("_")[0] in METRICS
+    return key.rpartition(".")[2].partition("_")[0] in (*METRICS, "validation")
 
 
 def _finite(value: Any) -> bool:

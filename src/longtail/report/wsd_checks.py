@@ -24,7 +24,20 @@ LATE = "late.RP"
 
 
 def wsd(rows: Rows) -> list[Claim]:
-    """All four claims, as far as the study has the rows for them, and the baselines."""
+    """All four claims, as far as the study has the rows for them, and the baselines.
+
+    Where no learning rate was selected, with and without MC are compared at each.
+    """
+    rates = list(dict.fromkeys(r.get("lr") for r in rows if r["method"] != "multitask"))
+    claims: list[Claim] = []
+    for rate in rates:
+        part = [r for r in rows if r["method"] == "multitask" or r.get("lr") == rate]
+        prefix = f"lr {rate}, " if len(rates) > 1 else ""
+        claims += [{**c, "claim": prefix + c["claim"]} for c in _comparisons(part)]
+    return claims + _baselines(rows)
+
+
+def _comparisons(rows: Rows) -> list[Claim]:
     methods = _methods(rows)
     claims = [_improves(rows, method) for method in methods]
     if len(methods) > 1:
@@ -34,7 +47,7 @@ def wsd(rows: Rows) -> list[Claim]:
         claims += _gap_grows(rows)
     if any(row["method"] == "multitask" for row in rows):
         claims += [_nearer_to_mtl(rows, method) for method in methods]
-    return claims + _baselines(rows)
+    return claims
 
 
 def wsd_diagnosis(rows: Rows) -> list[Claim]:
