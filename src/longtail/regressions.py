@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -101,14 +102,18 @@ def _problem(
     if not own_rows or inputs.requires_grad or is_special(inputs) or not torch.is_grad_enabled():
         return None
     weight = all_as_one(weights)
-    if weight is None or not all(map(_is_plain_leaf, weights)):
+    if weight is None or not all(map(_needs_gradient, weights)):
+        return None
+    if any(map(_hooks, weights)) or any(map(_later_hooks, weights)):
         return None
     left, right = (inputs.left, inputs.right) if isinstance(inputs, Factored) else (inputs, None)
     return _Problem(weight, left, right, targets, row_weights, weights)
 
 
-def _is_plain_leaf(p: Any) -> bool:
-    return p.requires_grad and not p._backward_hooks and not p._post_accumulate_grad_hooks
+# Thirty times a step: as functions in Python these would take as long as a product.
+_needs_gradient = attrgetter("requires_grad")
+_hooks = attrgetter("_backward_hooks")
+_later_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 
 @functools.cache

@@ -41,6 +41,7 @@ class Generated:
         self.hidden, self.A, self.targets, self.kinds = hidden, A, targets, kinds
         self._whole: tuple[Tensor, Tensor] | None = None
         self._copy: tuple[Tensor, Tensor] | None = None
+        self._everything: Tensor | None = None  # an index known to ask for all rows in order
 
     def __len__(self) -> int:
         return self.hidden.shape[1]
@@ -66,13 +67,18 @@ class Generated:
 
     def _is_everything(self, index: Tensor) -> bool:
         """Whether all rows are asked for in order, as every step of a task of one batch does."""
+        if index is self._everything:
+            return True
         S, n = self.hidden.shape[:2]
         if index.shape[-1] != n or index.device.type != "cpu" or S * n * self.A.shape[2] > KEPT:
             return False
         row = index if index.dim() == 1 else index[0]
         if index.dim() == 2 and index.stride(0) != 0:
             return False
-        return torch.equal(row, torch.arange(n))
+        if not torch.equal(row, torch.arange(n)):
+            return False
+        self._everything = index
+        return True
 
     def arranged(self, order: Tensor) -> Arranged:
         """The rows in the order of one epoch, [S, n]: one pass over the data, seed by seed.
