@@ -266,6 +266,21 @@ def test_workers_share_stacks_and_cut_them_where_a_part_is_faster(
     assert [len(job.configs) for job in jobs] == sizes
 
 
+@pytest.mark.parametrize(
+    ("most", "workers", "sizes"),
+    [(99, 1, [7]), (3, 1, [3, 2, 2]), (99, 2, [4, 3]), (3, 2, [2, 2, 2, 1]), (1, 9, [1] * 7)],
+)
+def test_parts_of_a_stack_are_alike_and_occupy_all_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, workers: int, sizes: list[int]
+):
+    monkeypatch.setattr("longtail.benchmarks.toy.most_seeds", lambda *_: most, raising=False)
+    runs = expand(read(study_file(tmp_path, seeds='seeds = "0-6"')))
+    jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, workers=workers)
+    found = [sorted({c.seed for c in job.configs}) for job in jobs]
+    assert [len(seeds) for seeds in found] == sizes
+    assert [seed for seeds in found for seed in seeds] == list(range(7))
+
+
 FAILING = '''
 from longtail.methods import Finetune
 

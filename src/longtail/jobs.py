@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +145,18 @@ def _stackable(
 
 
 def _parts(runs: list[Planned], memory: int, cuts: int) -> list[list[Planned]]:
-    """A stack, or several with fewer seeds: `cuts` of them, or as many as their data need."""
+    """A stack, or several with fewer seeds: `cuts` of them, or as many as their data need.
+
+    Of about the same size, and a multiple of `cuts`, so that no worker is idle at the end.
+    """
     config = runs[0].config
     limit = getattr(benchmarks.load(config.benchmark), "most_seeds", None)
     seeds = list(dict.fromkeys(run.config.seed for run in runs))
     most = len(seeds) if limit is None else max(1, limit(config.data, config.method, memory))
-    most = min(most, -(-len(seeds) // cuts))
-    parts = [set(seeds[i : i + most]) for i in range(0, len(seeds), most)]
+    n = len(seeds)
+    count = min(n, -(-n // (most * cuts)) * cuts)
+    bounds = [-(-n * i // count) for i in range(count + 1)]
+    parts = [set(seeds[a:b]) for a, b in pairwise(bounds)]
     return [[run for run in runs if run.config.seed in part] for part in parts]
 
 

@@ -270,7 +270,7 @@ class SyntheticSequence(TaskSequence):
 
 
 def most_seeds(settings: Settings, method: str, memory: int) -> int:
-    """Seeds that a stack may have for its examples to take at most half of ``memory`` bytes.
+    """Seeds that a stack may have for its examples to take at most 0.6 of ``memory`` bytes.
 
     Multi-task training keeps the inputs of all training examples. Otherwise there are the hidden
     units of all test examples and of the largest task, twice.
@@ -279,7 +279,7 @@ def most_seeds(settings: Settings, method: str, memory: int) -> int:
     numbers = (settings.test_fraction * sizes.sum() + 2 * sizes[0]) * (settings.hidden + 4)
     if method == "multitask":
         numbers += sizes.sum() * settings.d
-    return max(1, int(memory / 2 / (4 * numbers)))
+    return max(1, int(0.6 * memory / (4 * numbers)))
 
 
 def make_model(d: int) -> nn.Module:
