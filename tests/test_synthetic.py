@@ -234,7 +234,7 @@ def test_captured_steps_read_every_task_at_one_place():
 def test_fewer_seeds_share_a_stack_where_all_training_examples_are_kept():
     full = Settings()
     some, most = (synthetic.most_seeds(full, m, 2**31) for m in ("multitask", "finetune"))
-    assert 10 <= some  # half of the demo's
+    assert some >= 10  # half of the demo's
     assert some * task_sizes(full).sum() * full.d * 4 <= 0.6 * 2**31
     assert most > 100
 
