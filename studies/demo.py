@@ -17,6 +17,7 @@ from pathlib import Path
 from longtail.cli import main as longtail
 
 STUDY = Path(__file__).with_name("table1.toml")
+BESIDE = ("difference_by_tasks", "task_sizes")  # with the page they take as long as the others
 
 
 def main() -> int:
@@ -25,22 +26,46 @@ def main() -> int:
     )
     parser.add_argument("--seeds", default="0-19", help="runs, such as 0-19")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="study folder")
+    parser.add_argument("--beside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.beside:
+        return write_beside(args.out)
     command = ["study", str(STUDY), "--seeds", args.seeds, "--out", str(args.out), "--no-report"]
     code = longtail([*command, "--jobs", str(min(len(os.sched_getaffinity(0)), 4))])
-    if code:
-        return code
-    # The page and the figures take as long as each other: one draws while the other is written.
-    page = [sys.executable, "-m", "longtail.cli", "report", str(args.out), "--no-figures"]
-    with subprocess.Popen([*page, "--quiet"], stdout=subprocess.DEVNULL) as writing:
-        code = longtail(["report", str(args.out), "--no-page"])
-        code = writing.wait() or code
-    figures = sorted((args.out / "figures").glob("*difference*.svg"))
-    for path in figures or sorted((args.out / "figures").glob("*.svg")):
+    return code or report(args.out)
+
+
+def report(out: Path) -> int:
+    """Table, checks, figures and page, in two processes."""
+    beside = [sys.executable, __file__, "--beside", "--out", str(out)]
+    with subprocess.Popen(beside) as writing:
+        # Imported here: the study's workers import this file and need none of them.
+        from rich.console import Console
+
+        from longtail.report.command import show, write
+        from longtail.report.figures import NAMES
+        from longtail.results import load
+
+        results = load(out)
+        others = [name for name in NAMES if name not in BESIDE]
+        written = write(results, out, with_figures=others, with_page=False)
+        show(results, written, Console(), quiet=False)
+        code = writing.wait()
+    figures = sorted((out / "figures").glob("*difference*.svg"))
+    for path in figures or sorted((out / "figures").glob("*.svg")):
         print(f"figure: {path}")
-    if (args.out / "report.html").exists():
-        print(f"page: {args.out / 'report.html'}")
+    if (out / "report.html").exists():
+        print(f"page: {out / 'report.html'}")
     return code
+
+
+def write_beside(out: Path) -> int:
+    """The second process of `report`."""
+    from longtail.report.command import write
+    from longtail.results import load
+
+    write(load(out), out, with_figures=BESIDE)
+    return 0
 
 
 if __name__ == "__main__":

@@ -124,9 +124,10 @@ def test_figures_in_three_forms_and_the_same_twice(tmp_path: Path):
         "score_matrix", "task_sizes", "plane",
     }  # fmt: skip
     assert {path.suffix for path in paths} == {".svg", ".pdf", ".png"}
-    again = figures.write(groups, table, tmp_path / "two", ("continual", "reset"))
-    for a, b in zip(paths, again, strict=True):
-        assert a.read_bytes() == b.read_bytes(), a.name
+    for some in (figures.NAMES[:4], figures.NAMES[4:]):  # as two processes would share them
+        figures.write(groups, table, tmp_path / "two", ("continual", "reset"), some)
+    again = {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+    assert again == {path.name: path.read_bytes() for path in paths}
 
 
 def test_series_say_what_the_scores_do(tmp_path: Path):

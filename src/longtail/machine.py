@@ -1,4 +1,7 @@
-"""Where and with what something was computed: the part of a result that is not the result."""
+"""Where and with what something was computed: the part of a result that is not the result.
+
+A report asks for the commit alone, so torch is imported where something else is asked for.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def now() -> str:
@@ -51,6 +55,8 @@ def commit() -> str | None:
 
 
 def hardware(device: torch.device | str) -> dict[str, Any]:
+    import torch
+
     device = torch.device(device)
     found = {
         "system": platform.system(),
@@ -75,6 +81,8 @@ def cpu_name() -> str:
 
 def choose_device(name: str) -> torch.device:
     """``auto`` is the GPU where there is one; a name torch does not know is a user's mistake."""
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -89,6 +97,8 @@ def choose_device(name: str) -> torch.device:
 
 def data_memory(device: str) -> int:
     """Bytes that the examples of one stack of runs may take: 2 GiB, or a quarter of the GPU's."""
+    import torch
+
     chosen = choose_device(device)
     if chosen.type == "cuda":
         return torch.cuda.get_device_properties(chosen).total_memory // 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from longtail.files import refusing
-from longtail.loggers import log_result
 from longtail.report import checks, figures, formats, page, paper, statistics, tables
 from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.provenance import provenance
@@ -39,8 +39,11 @@ def run(args: argparse.Namespace) -> int:
 
         rows = write_parquet(results, args.parquet)
         print(f"{rows:,} scores in {args.parquet}", file=sys.stderr)
-    for run_ in results.finished if args.log else ():
-        log_result(run_, args.log, (args.out or args.folder) / "logs" / run_.id)
+    if args.log:
+        from longtail.loggers import log_result  # and with it torch, which takes seconds
+
+        for run_ in results.finished:
+            log_result(run_, args.log, (args.out or args.folder) / "logs" / run_.id)
     if args.no_select:
         results.plan = without_selection(results.plan)
     if args.title or args.paper:
@@ -63,9 +66,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def write(
-    results: Results, out: Path, *, with_figures: bool = True, with_page: bool = True
+    results: Results,
+    out: Path,
+    *,
+    with_figures: bool | Collection[str] = True,
+    with_page: bool = True,
 ) -> dict[str, Path]:
-    """Writes all of the report below `out`; returns the main files by kind."""
+    """Writes all of the report below `out`; returns the main files by kind.
+
+    Args:
+        with_figures: all figures, none, or those of these names.
+    """
     with refusing(out, "cannot be made a folder"):
         out.mkdir(parents=True, exist_ok=True)
     select(results)
@@ -87,7 +98,8 @@ def write(
             results.problems.append(f"No figures and no page: {INSTALL}")
             return written
     if groups and with_figures:
-        for path in figures.write(groups, table, out / "figures", (first, second)):
+        names = figures.NAMES if with_figures is True else with_figures
+        for path in figures.write(groups, table, out / "figures", (first, second), names):
             written.setdefault("figures", path.parent)
     if with_page:
         written["page"] = out / "report.html"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,69 +11,37 @@ import numpy as np
 
 from longtail.files import write_atomic
 from longtail.report import series
-from longtail.report.groups import METHOD_NAMES, Group, display, pairs
+from longtail.report.groups import Group, display, pairs
+from longtail.report.look import COLOURS, MOST_PANELS, Look, panels, scale_of
 from longtail.report.series import Series
 from longtail.report.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by readers with any colour vision, and four more for ablations
-COLOURS = [
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
-    "#56B4E9", "#A6192E", "#8C6D31", "#777777", "#6A3D9A",
-]  # fmt: skip
-DASHES = {"continual": "-", "reset": "--", "carry": ":"}
-MARKERS = "osD^vP*X"
-MOST_PANELS, MOST_LINES = 6, 14
+NAMES = (
+    "rp_by_tasks",
+    "retention_by_age",
+    "forgetting_by_size",
+    "difference_by_tasks",
+    "score_matrix",
+    "task_sizes",
+    "plane",
+)
+MOST_LINES = 14
+SVG_DPI = 72  # a layout for these also fits PDF, and PNG well enough
 
 
-class Look:
-    """One colour per method (or row of an ablation), solid with MC and dashed without."""
-
-    def __init__(self, groups: list[Group]) -> None:
-        by_row = any("row" in g.labels for g in groups)
-        self._key = "row" if by_row else "method"
-        self._keys = list(dict.fromkeys(str(g.labels.get(self._key)) for g in groups))
-        if self._key == "method":  # so that two reports give a method the same colour
-            known = [m for m in METHOD_NAMES if m in self._keys]
-            self._keys = known + [k for k in self._keys if k not in known]
-
-    def index(self, g: Group) -> int:
-        return self._keys.index(str(g.labels.get(self._key)))
-
-    def colour(self, g: Group) -> str:
-        return COLOURS[self.index(g) % len(COLOURS)]
-
-    def dash(self, g: Group) -> str:
-        if self._key == "row":
-            return ["-", "--", ":"][self.index(g) // len(COLOURS) % 3]
-        return DASHES.get(str(g.labels.get("policy")), "-.")
-
-    def marker(self, g: Group) -> str:
-        return MARKERS[self.index(g) % len(MARKERS)]
-
-
-def panels(groups: list[Group], table: Table) -> list[tuple[str, list[Group]]]:
-    """Groups by the label that is neither method nor policy, such as `setting`."""
-    skipped = ("method", "policy", "row", "first_moment", "second_moment", "lr_adjust")
-    keys = [k for g in groups for k in g.labels if k not in skipped]
-    for key in ([table.columns] if table.columns in keys else []) + list(dict.fromkeys(keys)):
-        values = list(dict.fromkeys(g.labels.get(key) for g in groups))
-        if 1 < len(values) <= MOST_PANELS:
-            parts = [[g for g in groups if g.labels.get(key) == v] for v in values]
-            return [(_title(str(key), v), part) for v, part in zip(values, parts, strict=True)]
-    return [("", groups)]
-
-
-def _title(key: str, value: Any) -> str:
-    text = display(key, value)  # a number, yes or no says nothing without its name
-    return text if isinstance(value, str) else f"{key.replace('_', ' ')} {text}"
-
-
-def write(groups: list[Group], table: Table, folder: Path, pair: tuple[str, str]) -> list[Path]:
-    """Writes every figure the results allow; those they do not allow are left out."""
+def write(
+    groups: list[Group],
+    table: Table,
+    folder: Path,
+    pair: tuple[str, str],
+    names: Collection[str] = NAMES,
+) -> list[Path]:
+    """Writes every figure of these names that the results allow."""
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,14 +55,29 @@ def write(groups: list[Group], table: Table, folder: Path, pair: tuple[str, str]
     }
     with matplotlib.rc_context(style):
         for name, figure in _draw(groups, table, pair, Figure):
+            if name not in names:
+                continue
+            figure.dpi = SVG_DPI
+            FigureCanvasSVG(figure)
+            _settle(figure)
             for ending in ("svg", "pdf", "png"):
                 out = io.BytesIO()
                 metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
                 figure.savefig(out, format=ending, dpi=140, metadata=metadata)
-                figure.set_layout_engine("none")  # found once: the slowest part of a figure
                 paths.append(folder / f"{name}.{ending}")
                 write_atomic(paths[-1], out.getvalue())
     return paths
+
+
+def _settle(figure: Figure) -> None:
+    """Find the layout once, the slowest part of a figure, and not for each of its files.
+
+    Without an engine a file is also drawn once, and not a first time to measure it.
+    """
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
 
 
 def _draw(
@@ -294,7 +277,3 @@ def _plane(groups: list[Group], table: Table, look: Look, new: Callable[..., Fig
         )
     _legend(figure, entries)
     return figure
-
-
-def scale_of(table: Table) -> float:
-    return 100.0 if table.unit == "percent" else 1.0

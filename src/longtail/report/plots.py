@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longtail.report import series
-from longtail.report.figures import Look, panels, scale_of
 from longtail.report.groups import Group, pairs
+from longtail.report.look import Look, panels, scale_of
 from longtail.report.series import Series
 from longtail.report.tables import Table
 
@@ -94,7 +94,7 @@ class Plots:
     def _lines(
         self, kind: str, caption: str, found: list[tuple[Group, Series]], x: str, y: str, log: bool
     ) -> None:
-        from bokeh.models import ColumnDataSource, HoverTool, Span
+        from bokeh.models import ColumnDataSource, HoverTool, Line, Scatter, Span, VArea
 
         found = [(g, s) for g, s in found if len(s.x) and np.isfinite(s.mean).any()]
         if not found:
@@ -115,17 +115,18 @@ class Plots:
             source = ColumnDataSource(columns, name=g.name)
             drawn, colour = [], self.look.colour(g)
             if np.isfinite(s.half).any() and not spread:
-                drawn.append(
-                    plot.varea("x", "low", "high", source=source, alpha=0.15, color=colour)
-                )
+                band = VArea(x="x", y1="low", y2="high", fill_alpha=0.15, fill_color=colour)
+                drawn.append(plot.add_glyph(source, band))
             dash = "solid" if kind == "difference" else DASHES[self.look.dash(g)]
-            style: dict[str, Any] = {"line_width": 2, "line_dash": dash, "color": colour}
-            line = plot.line("x", "y", source=source, name=g.name, **style)
+            style: dict[str, Any] = {"line_width": 2, "line_dash": dash, "line_color": colour}
+            # Not `plot.line`: it makes five glyphs of one, for selections that there are none of.
+            line = plot.add_glyph(source, Line(x="x", y="y", **style), name=g.name)
             hovered.append(line)
             drawn.append(line)
             if len(s.x) < 60:
-                drawn.append(plot.scatter("x", "y", source=source, size=5, color=colour))
-            for renderer in drawn:  # given to `line` itself, tags would end up on its glyph
+                dots = Scatter(x="x", y="y", size=5, line_color=colour, fill_color=colour)
+                drawn.append(plot.add_glyph(source, dots))
+            for renderer in drawn:
                 renderer.tags = [self.lines.index(g.line)]
         tips = [
             ("", "$name"),
@@ -139,7 +140,7 @@ class Plots:
         self.found.append((kind, caption, plot))
 
     def _plane(self, title: str, part: list[Group]) -> None:
-        from bokeh.models import HoverTool, Slope
+        from bokeh.models import ColumnDataSource, HoverTool, Scatter, Slope
 
         points = []
         for g in part:
@@ -163,10 +164,9 @@ class Plots:
                 "line_color": colour,
                 "fill_color": colour if g.labels.get("policy") != "reset" else None,
             }
-            source: dict[str, Any] = {"x": [x], "y": [y]}
-            point = plot.scatter(
-                "x", "y", source=source, size=11, line_width=2, name=g.name, **style
-            )
+            glyph = Scatter(x="x", y="y", size=11, line_width=2, **style)
+            source = ColumnDataSource({"x": [x], "y": [y]})
+            point = plot.add_glyph(source, glyph, name=g.name)
             point.tags = [self.lines.index(g.line)]
         tips = [("", "$name"), ("LP", "@x{0.000}"), ("RP", "@y{0.000}")]
         plot.add_tools(HoverTool(tooltips=tips))
