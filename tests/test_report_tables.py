@@ -72,6 +72,23 @@ def test_every_format_holds_every_row(tmp_path: Path):
     assert formats.as_html(table).count("<tr>") == 2 + 3
 
 
+def test_headings_read_as_words(tmp_path: Path):
+    write_study(tmp_path)
+    results = load(tmp_path)
+    for run in results.runs:
+        run.summary["breakdown"] = {"zero_shot": {"RP": 0.5, "FGT": 0.1}}
+    asked = ["breakdown.zero_shot.RP", "breakdown.zero_shot.FGT"]
+    results.plan = {"report": {"metrics": asked}}
+    table = tables.build(results)
+    assert "| zero shot RP↑ w/ MC | zero shot RP↑ w/o MC | zero shot FGT↓ w/ MC |" in (
+        formats.markdown(table)
+    )
+    for text in (formats.latex(table), formats.text(table), formats.as_html(table)):
+        assert "zero shot FGT" in text
+        assert "breakdown" not in text
+        assert "zero_shot" not in text  # a bare underscore stops LaTeX
+
+
 def test_names_are_escaped_in_every_format(tmp_path: Path):
     for seed in (0, 1):
         write_run(tmp_path / str(seed), config("<script>_&|", seed=seed))

@@ -74,7 +74,12 @@ def _cell_text(cell: Cell | None, unit: str, bold: Callable[[str], str], pm: str
 
 def _arrow(table: Table, metric: str, up: str = "↑", down: str = "↓") -> str:
     direction = "" if table.mixed else up if better(table, metric) else down
-    return metric.replace(".", " ") + direction
+    return _heading(metric) + direction
+
+
+def _heading(metric: str) -> str:
+    """`head RP` for breakdown.head.RP: tasks by size need no other name."""
+    return metric.removeprefix("breakdown.").replace(".", " ").replace("_", " ")
 
 
 def _heads(table: Table, g: Grid, arrow: Callable[[str], str]) -> list[str]:
