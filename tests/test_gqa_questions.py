@@ -116,13 +116,15 @@ def test_what_is_wrong_in_a_scene_is_named(tmp_path: Path) -> None:
             **OBJECT,
             "relations": [{"name": "on", "object": "1"}, {"name": "on", "object": "99"}],
         },
+        "5": {**OBJECT, "w": -30},
+        "6": {**OBJECT, "x": float("inf")},
+        "7": {**OBJECT, "h": 10**400},
     }
     content = {"7": {"width": 100, "height": 80, "objects": objects}, "8": {"objects": {}}}
     (scene,), problems = read_scenes(tmp_path / "s.json", content)
     assert scene.objects.keys() == {"1", "4"}
     assert scene.objects["1"].box == (0, 70, 25, 10)
     assert scene.objects["4"].relations == (("on", "1"),)
-    assert problems.counts == dict.fromkeys(
-        (scenes.OUTSIDE, scenes.NO_NAME, scenes.NO_BOX, scenes.DANGLING, scenes.NO_SIZE), 1
-    )
+    once = (scenes.OUTSIDE, scenes.NO_NAME, scenes.DANGLING, scenes.NO_SIZE)
+    assert problems.counts == {**dict.fromkeys(once, 1), scenes.NO_BOX: 4}
     assert problems.examples[scenes.OUTSIDE] == ["s.json: image 7, object 1"]

@@ -159,6 +159,9 @@ def test_check_prints_statistics_beside_the_papers(tmp_path: Path, capsys) -> No
     assert gqa_data.data_command(command(dir=str(tmp_path / "files"), check=True, json=True)) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["tasks"], found["largest"], found["answers"]) == (3, 6, 2)
+    listed = found["listed"][gqa_sources.NO_FEATURES]
+    assert len(listed) == found["problems"][gqa_sources.NO_FEATURES] == 5
+    assert all("image 4" in where for where in listed)
     with pytest.raises(ValueError, match="without features"):
         gqa_data.data_command(command(dir=str(tmp_path / "files"), check=True, strict=True))
 

@@ -126,9 +126,9 @@ def _check(options: DataOptions, args: argparse.Namespace, folder: Path) -> int:
         prepared = prepare_questions(options, problems)
     found = statistics(prepared)
     if args.json:
-        counts = dict(problems.counts)
-        content = {"benchmark": "vqa", "source": options.source, **found, "problems": counts}
-        print(json.dumps({**content, "features": not missing}))
+        content = {"benchmark": "vqa", "source": options.source, **found}
+        noted = {"problems": dict(problems.counts), "listed": problems.examples}
+        print(json.dumps({**content, **noted, "features": not missing}))
         return 0
     if not args.quiet:
         print(_table(found))

@@ -18,6 +18,7 @@ OUTSIDE = "box outside the image, clipped to it"
 NO_BOX = "object without a box, left out"
 NO_NAME = "object without a name, left out"
 NO_SIZE = "scene without width or height, left out"
+FAR = 1e9  # pixels; beyond: no number, as NaN and infinity are none
 DANGLING = "relation to an object that is not there, left out"
 
 
@@ -79,10 +80,10 @@ def _scene(
         if not isinstance(name, str) or not name.strip():
             problems.note(NO_NAME, here)
             continue
-        if any(side is None for side in box):
+        x, y, w, h = (side or 0.0 for side in box)
+        if None in box or w < 0 or h < 0:
             problems.note(NO_BOX, here)
             continue
-        x, y, w, h = (side or 0.0 for side in box)
         if x < 0 or y < 0 or x + w > width or y + h > height:
             problems.note(OUTSIDE, here)
             x, w = _clip(x, w, width)
@@ -113,7 +114,7 @@ def _clip(start: float, length: float, limit: float) -> tuple[float, float]:
 
 def _number(value: Any) -> float | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and value == value else None
+    return float(value) if number and abs(value) < FAR else None
 
 
 def name_counts(scenes: Iterable[Scene]) -> Counter[str]:

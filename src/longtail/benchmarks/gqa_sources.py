@@ -27,7 +27,7 @@ EMPTY_TASK = "object left without training or test questions, no task"
 
 _FOLLOWS = (NO_FEATURES, EMPTY_TASK, MISSING)  # what is wrong because something else is
 
-VERSION = 2
+VERSION = 3
 """Of the prepared form; a change makes old caches unused."""
 
 
@@ -222,7 +222,7 @@ def with_regions(prepared: PreparedVQA, regions: Regions, problems: Problems) ->
     if not alive:
         others = [line for line in problems.lines() if not line.startswith(_FOLLOWS)]
         why = "; ".join(others[:3]) or "they are named in no file of features"
-        raise ValueError(f"no task is left: none of the questions' images has features ({why})")
+        raise ValueError(f"no task is left whose train and test images have features ({why})")
     arrays: dict[str, Any] = {"images": np.where(seen, images, 0)}
     for part, rows in parts.items():
         kept = [rows[i] for i in alive]

@@ -24,9 +24,10 @@ _SPACE = " \t\n\r"
 
 
 class Problems:
-    """What is wrong with data: counted by kind, with examples, or refused at once (`strict`)."""
+    """What is wrong with data: counted and listed by kind, or refused at once (`strict`)."""
 
-    EXAMPLES = 5
+    SHOWN = 5
+    LISTED = 100_000  # of a kind: a list for people, in bounded memory
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
@@ -37,7 +38,7 @@ class Problems:
         if self.strict:
             raise ValueError(f"{where}: {kind}")
         self.counts[kind] += 1
-        if self.counts[kind] <= self.EXAMPLES:
+        if self.counts[kind] <= self.LISTED:
             self.examples.setdefault(kind, []).append(where)
 
     def merge(self, kind: str, count: int, examples: list[str]) -> None:
@@ -46,13 +47,13 @@ class Problems:
             raise ValueError(f"{examples[0]}: {kind}")
         self.counts[kind] += count
         self.examples.setdefault(kind, []).extend(examples)
-        del self.examples[kind][self.EXAMPLES :]
+        del self.examples[kind][self.LISTED :]
 
     def lines(self) -> list[str]:
-        """One sentence a kind."""
+        """One sentence a kind, with the first few."""
         return [
-            f"{kind}: {count:,} ({', '.join(self.examples[kind])}"
-            f"{', ...' if count > len(self.examples[kind]) else ''})"
+            f"{kind}: {count:,} ({', '.join(self.examples[kind][: self.SHOWN])}"
+            f"{', ...' if count > self.SHOWN else ''})"
             for kind, count in self.counts.most_common()
         ]
 
