@@ -74,6 +74,48 @@ def test_workers_that_came_early_are_taken_or_sent_away(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+DEAF = """
+import os
+import signal
+from multiprocessing import forkserver
+from pathlib import Path
+
+from longtail import preload
+
+
+def work(pipe, slot, device):
+    os.kill(os.getpid(), signal.SIGINT)  # as from a terminal, while it is still deaf
+    preload.receive_interrupts()
+    pipe.send("forgotten")
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        pipe.send("heard")
+
+
+if __name__ == "__main__":
+    preload.begin(["study", "a.toml", "--jobs", "2", "--device", "cpu"])
+    status = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    assert blocked >> (signal.SIGINT - 1) & 1, status
+    pipe, theirs = preload.context().Pipe()
+    process = preload.context().Process(target=work, args=(theirs, 0, "cpu"), daemon=True)
+    process.start()
+    theirs.close()
+    assert [pipe.recv(), pipe.recv()] == ["forgotten", "heard"]
+    process.join(30)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads what Linux tells")
+def test_interrupts_are_the_parents_until_a_worker_works(tmp_path: Path) -> None:
+    """Ctrl-C in the first seconds would end in the fork server's traceback otherwise."""
+    (tmp_path / "deaf.py").write_text(DEAF)
+    done = subprocess.run([sys.executable, tmp_path / "deaf.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_study_in_two_processes_computes_what_one_computes(tmp_path: Path) -> None:
     study = tmp_path / "small.toml"
     text = """

@@ -60,13 +60,15 @@ def begin(argv: Sequence[str]) -> None:
     global _begun, _early
     if _begun or _METHOD not in multiprocessing.get_all_start_methods():
         return
-    from multiprocessing import forkserver
+    from multiprocessing import forkserver, resource_tracker
 
     device, jobs = _value(argv, "--device") or "auto", _value(argv, "--jobs") or ""
     gpu = device != "cpu"
     # what only a GPU needs may be missing
     modules = ["longtail.run_folder", "longtail.engines", *(["triton.language"] if gpu else [])]
     forkserver.set_forkserver_preload(modules)
+    # Started with the fork server it would unblock interrupts, just before that is started.
+    resource_tracker.ensure_running()
     # Ctrl-C is the parent's, which tells the workers: see `receive_interrupts`.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -120,6 +122,10 @@ def context() -> BaseContext:
 
 
 def receive_interrupts() -> None:
-    """In a worker: take interrupts again, which its fork server was made deaf to."""
+    """In a worker: take interrupts again, which its fork server was made deaf to.
+
+    One that came before, with the parent's, is forgotten: to ignore a signal discards it.
+    """
     if hasattr(signal, "pthread_sigmask"):
+        signal.signal(signal.SIGINT, signal.signal(signal.SIGINT, signal.SIG_IGN))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
