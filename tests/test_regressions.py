@@ -82,6 +82,19 @@ def test_a_subclass_that_adds_to_the_loss_is_asked_for_it() -> None:
         torch.testing.assert_close(2.0 * once, twice)
 
 
+def test_who_wraps_the_loss_of_a_method_is_asked_for_it() -> None:
+    method = Finetune(make(), REGRESSION, seed=torch.arange(S))
+    loss, seen = method.loss, []
+
+    def logged(batch: tuple[Tensor, Tensor]) -> Tensor:
+        seen.append(value := loss(batch))
+        return value
+
+    method.loss = logged
+    method.backward(batch((P, S, B), False), nullcontext())
+    assert [value.item() > 0 for value in seen] == [True]
+
+
 @pytest.mark.parametrize("policies", [1, P])
 @pytest.mark.parametrize("factored", [False, True])
 @pytest.mark.parametrize("shared_targets", [False, True])
@@ -127,6 +140,14 @@ def watch_model(stack: Replicas) -> None:
     stack.register_forward_hook(lambda *_: None)
 
 
+def watch_backward(stack: Replicas) -> None:
+    stack.register_full_backward_hook(lambda *_: None)
+
+
+def watch_before_backward(stack: Replicas) -> None:
+    stack.register_full_backward_pre_hook(lambda *_: None)
+
+
 def freeze(stack: Replicas) -> None:
     next(stack.parameters()).requires_grad_(False)
 
@@ -137,7 +158,16 @@ def move_apart(stack: Replicas) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [watch_parameter, watch_accumulation, watch_model, freeze, move_apart]
+    "change",
+    [
+        watch_parameter,
+        watch_accumulation,
+        watch_model,
+        watch_backward,
+        watch_before_backward,
+        freeze,
+        move_apart,
+    ],
 )
 def test_a_stack_that_is_watched_or_changed_goes_through_autograd(change) -> None:
     stack = make()

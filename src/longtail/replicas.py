@@ -165,7 +165,12 @@ def _regressions(chains: list[tuple[nn.Module, ...]] | None) -> tuple[nn.Module,
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 def _stack(models: Sequence[nn.Module]) -> nn.Module:

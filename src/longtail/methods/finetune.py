@@ -29,7 +29,8 @@ class Finetune(Method):
         return loss
 
     def backward(self, batch: Batch, autocast: AbstractContextManager[Any]) -> None:
-        own = type(self).loss is Finetune.loss  # a subclass may add to the loss
+        # A subclass, or whoever wraps a method's loss, may add to it or look at its value.
+        own = type(self).loss is Finetune.loss and "loss" not in vars(self)
         with autocast:
             done = own and write_gradients(self.model, self.objective, *batch, self.row_weights)
         if not done:
