@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from longtail import ContinualAdam
+from longtail.optim import fused_cuda_fast
 from longtail.optim.cuda.launch import Launcher
 from longtail.optim.cuda.layout import fits, flat, same_layout, write_back
 from longtail.optim.cuda.plan import Tensors
@@ -155,3 +157,25 @@ def test_an_unknown_triton_is_launched_the_public_way(what: Any) -> None:
     for _ in range(3):
         launch(kernel, "v", [torch.zeros(1)], [1.0], [])
     assert kernel.public == 3
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_groups_that_have_left_the_gpu_or_their_parameters_are_stepped_one_by_one(
+    empty: bool,
+) -> None:
+    groups = [{"params": [torch.nn.Parameter(torch.ones(3))]} for _ in range(2)]
+    optimizer = ContinualAdam(groups, lr=0.1, beta3=0.0)
+    for group in optimizer.param_groups:  # what a step on a GPU leaves behind
+        optimizer._plan_cache(group).update(
+            fast=lambda *_: False,
+            fast_steps=fused_cuda_fast.fast_steps,
+            fast_end_tasks=fused_cuda_fast.fast_end_tasks,
+        )
+    optimizer._plan_cache(None)["warm"] = {0: None}
+    last = optimizer.param_groups[1]["params"][0]
+    last.grad = torch.ones(3)
+    if empty:
+        optimizer.param_groups[0]["params"] = []
+    optimizer.end_task()
+    optimizer.step()
+    torch.testing.assert_close(last.detach(), torch.full((3,), 0.9))

@@ -274,8 +274,8 @@ class ContinualAdam(Optimizer):
 
         return loss
 
-    def _plan_cache(self, group: Any) -> dict[str, Any]:
-        """Where fused steps keep their tables of pointers for a group, or for the list of all."""
+    def _plan_cache(self, group: dict[str, Any] | None) -> dict[str, Any]:
+        """Where fused steps keep their tables of pointers for a group, or for all (None)."""
         plans = self.__dict__.setdefault("_plans", {})
         return plans.setdefault(id(group), {})
 

@@ -154,7 +154,7 @@ def _together(optimizer: Any, name: str) -> bool:
     if len(groups) < 2:
         return False
     fast = optimizer._plan_cache(groups[0]).get(name)
-    return fast is not None and fast(optimizer, optimizer._plan_cache(groups))
+    return fast is not None and fast(optimizer, optimizer._plan_cache(None))
 
 
 def end_task_of(group: dict[str, Any], cache: dict[str, Any], lists: Boundary) -> Tensor | bool:

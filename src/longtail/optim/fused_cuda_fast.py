@@ -161,13 +161,19 @@ def _step_all(optimizer: Any, cache: Cache) -> bool:
 
 
 def _warm_all(optimizer: Any, cache: Cache) -> Warm | None:
-    """All groups as one on this stream, if they are few and every one was stepped by kernel."""
+    """All groups as one on this stream, if they are small and each was stepped by kernel before."""
     groups = optimizer.param_groups
-    if any(g["fused"] is False or "fast" not in optimizer._plan_cache(g) for g in groups):
+    if any(
+        g["fused"] is False or not g["params"] or "fast" not in optimizer._plan_cache(g)
+        for g in groups
+    ):
+        return None
+    device = groups[0]["params"][0].device
+    if device.type != "cuda":  # since then the model has been moved
         return None
     # A graph's stream and that of the boundaries take turns.
     known: dict[int, Warm] = cache.setdefault("warm", {})
-    stream = current_stream(groups[0]["params"][0].device)
+    stream = current_stream(device)
     warm = known.get(stream)
     if warm is not None and warm.holds(optimizer, groups):
         return warm
