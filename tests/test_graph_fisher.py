@@ -62,6 +62,14 @@ def test_plain_tables_are_padded_to_few_sizes() -> None:
         assert {len(one.weights) for one in graphs.passes.values()} <= {8, 16}
 
 
+def test_dropout_is_off() -> None:
+    x, y = torch.randn(9, 4), torch.arange(9) % 3
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(4, 3))
+    table = TensorExamples(x, y)
+    wanted = Fisher(model, CLASSIFICATION, "batch")(table)
+    agree(GraphFisher(model, CLASSIFICATION, capture=False)(table), wanted)
+
+
 def test_a_run_of_ewc_ends_with_the_same_weights() -> None:
     found = []
     for padded in (False, True):
@@ -85,3 +93,24 @@ def test_it_is_taken_where_steps_are_captured_and_only_there() -> None:
     assert isinstance(run.method, EWC)
     capture_fisher(run.method, config.train)
     assert isinstance(run.method.fisher, Fisher)
+
+
+class OwnFisher(Fisher):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "taken"),
+    [("batch", False, True), ("batch", True, False), ("example", False, False)],
+)
+def test_only_the_pass_that_it_stands_for_is_replaced(
+    kind: str, own: bool, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("longtail.graph_fisher.captures", lambda *_: True)
+    monkeypatch.setattr("longtail.graph_fisher.GraphFisher", lambda *_: "graphs")
+    model = torch.nn.Linear(4, 3)
+    method = EWC(model, CLASSIFICATION, fisher=kind)
+    if own:
+        method.fisher = OwnFisher(model, CLASSIFICATION, kind)
+    capture_fisher(method, resolve("wsd", flags=SMALL).train)
+    assert (method.fisher == "graphs") is taken

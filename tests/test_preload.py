@@ -64,6 +64,15 @@ if __name__ == "__main__":
         pipe.close()
         process.join(30)
         assert process.exitcode == 0
+    early = preload._early = preload._Early(1, "auto")
+    early.start()
+    early.join()
+    early.started[0][1].kill()
+    early.started[0][1].join(30)
+    pipe, process = preload.worker(0, "auto")  # another, for one that died
+    assert process.is_alive()
+    pipe.close()
+    process.join(30)
     assert "torch" not in sys.modules
 """
 

@@ -4,13 +4,16 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from longtail import cli
-from longtail.jobs import make_jobs
+from longtail.engines import run_local
+from longtail.jobs import Options, make_jobs
 from longtail.machine import commit
 from longtail.overview import Overview
 from longtail.results import load
@@ -279,6 +282,26 @@ def test_parts_of_a_stack_are_alike_and_occupy_all_workers(
     found = [sorted({c.seed for c in job.configs}) for job in jobs]
     assert [len(seeds) for seeds in found] == sizes
     assert [seed for seeds in found for seed in seeds] == list(range(7))
+
+
+def test_workers_that_die_before_they_listen_fail_their_jobs_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def worker(slot: int, device: str):
+        (ours, theirs), (sentinel, other) = Pipe(), Pipe()
+        theirs.close()
+        other.close()
+        join = lambda timeout: None  # noqa: E731
+        return ours, SimpleNamespace(pid=None, exitcode=-9, sentinel=sentinel, join=join)
+
+    monkeypatch.setattr("longtail.preload.worker", worker)
+    runs = expand(read(study_file(tmp_path)))
+    jobs = make_jobs(runs, tmp_path, stack=False, earlier={}, workers=2)
+    told: list[tuple[str, str]] = []
+    shown = SimpleNamespace(event=lambda kind, _, content: told.append((kind, content["error"])))
+    run_local(jobs, tmp_path, Options(device="cpu"), shown, 2)  # pyright: ignore
+    assert told == [("failed", "its process died with exit code -9")] * len(jobs)
+    assert len(list(tmp_path.glob("runs/*/error.json"))) == len(jobs) > 2
 
 
 FAILING = '''

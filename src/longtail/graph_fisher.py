@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 from longtail.examples import rows_device
 from longtail.graphs import Graphs, padded_size, reading
 from longtail.methods import EWC, Method
-from longtail.methods.fisher import BATCH
+from longtail.methods.fisher import BATCH, Fisher
 from longtail.modes import evaluation_mode
 from longtail.policies import MOST_GRAPHS, TrainSettings, captures
 from longtail.replicas import lead_of, parameter_groups
@@ -34,8 +34,13 @@ from longtail.tasks import Batch, Examples, Objective
 
 
 def capture_fisher(method: Method, settings: TrainSettings) -> None:
-    """Let EWC take its squared gradients of batches from graphs, where steps are captured too."""
-    if isinstance(method, EWC) and method.settings.fisher == "batch":
+    """Let EWC take its squared gradients of batches from graphs, where steps are captured too.
+
+    A subclass that computes them in a way of its own keeps it.
+    """
+    if not isinstance(method, EWC) or type(method.fisher) is not Fisher:
+        return
+    if method.settings.fisher == "batch":
         device = next(method.model.parameters()).device
         if captures(settings, device):
             method.fisher = GraphFisher(method.model, method.objective, settings.autocast)
