@@ -222,8 +222,10 @@ def test_without_validation_scores_nothing_is_selected(tmp_path: Path):
 
 def test_without_selection_every_value_has_a_line_and_its_validation_score(tmp_path: Path):
     results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
-    results.plan["report"] = {"index": ["method"], "checks": ["mc_improves"]}
+    one_row_each = "longtail.report.image_checks:seq_mnist"
+    results.plan["report"] = {"index": ["method"], "checks": ["mc_improves", one_row_each]}
     results.plan = without_selection(results.plan)
+    assert results.plan["report"]["checks"] == ["mc_improves"]
     select(results)
     table = tables.build(results)
     assert [line[0] for line in tables.grid(table).lines] == [

@@ -48,6 +48,16 @@ def select(results: Results) -> None:
         results.plan = {**results.plan, "selected": [text]}
 
 
+# Checks that compare rows which differ in nothing else. Others ask for the one row of a method, and
+# would take that of the first value.
+AT_EVERY_VALUE = (
+    "mc_improves",
+    "mc_improves_error",
+    "mc_forgets_less",
+    "longtail.report.wsd_checks:wsd",
+)
+
+
 def without_selection(plan: dict[str, Any]) -> dict[str, Any]:
     """The plan with nothing to select: a line for every value, and the scores that would choose."""
     key = str(plan.get("select", {}).get("key", "")).rpartition(".")[2]
@@ -55,6 +65,7 @@ def without_selection(plan: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("--no-select: the study selects nothing (its file has no [select])")
     report = plan.get("report", {})
     report = {**report, "further": [*report.get("further", ()), "validation"]}
+    report["checks"] = [name for name in report.get("checks", ()) if name in AT_EVERY_VALUE]
     if report.get("index"):
         report["index"] = [*dict.fromkeys([*report["index"], key])]
     return {**{k: v for k, v in plan.items() if k != "select"}, "report": report}
