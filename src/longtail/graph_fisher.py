@@ -14,10 +14,8 @@ truth for all else, computes in that of the weights.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +26,7 @@ from longtail.graphs import Graphs, padded_size, reading
 from longtail.methods import EWC, Method
 from longtail.methods.fisher import BATCH, Fisher
 from longtail.modes import evaluation_mode
-from longtail.policies import MOST_GRAPHS, TrainSettings, captures
+from longtail.policies import MOST_GRAPHS, TrainSettings, autocast, captures
 from longtail.replicas import lead_of, parameter_groups
 from longtail.tasks import Batch, Examples, Objective
 
@@ -52,14 +50,14 @@ class GraphFisher:
     Args:
         model: a plain module, or `Replicas`; its parameters change in place.
         objective: loss per example.
-        autocast: "bf16" or "none".
+        precision: "bf16" or "none", what `autocast` is in the settings.
         capture: False runs the same padded passes without capturing them, on any device.
     """
 
     def __init__(
-        self, model: nn.Module, objective: Objective, autocast: str = "none", capture: bool = True
+        self, model: nn.Module, objective: Objective, precision: str = "none", capture: bool = True
     ) -> None:
-        self.model, self.objective, self.autocast = model, objective, autocast
+        self.model, self.objective, self.precision = model, objective, precision
         self.lead = lead_of(model)[1:]
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
@@ -126,14 +124,8 @@ class _Pass:
 
     def __call__(self, fisher: GraphFisher) -> None:
         inputs, targets = self.build(self.held)
-        with _precision(fisher.device, fisher.autocast):
+        with autocast(fisher.device, fisher.precision):
             losses = fisher.objective.loss(fisher.model(inputs), targets)
         loss = (losses * self.weights).sum()
         grads = torch.autograd.grad(loss, fisher.parameters, materialize_grads=True)
         torch._foreach_addcmul_(fisher.total, grads, grads)
-
-
-def _precision(device: torch.device, autocast: str) -> contextlib.AbstractContextManager[Any]:
-    if autocast == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return contextlib.nullcontext()

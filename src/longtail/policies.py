@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -163,6 +164,12 @@ def build_optimizer(
         fused=settings.fused or None,
         **options,
     )
+
+
+def autocast(device: torch.device, kind: str) -> AbstractContextManager[Any]:
+    """The precision of forward passes, for the length of a `with` block."""
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device.type, kinds[kind]) if kind in kinds else nullcontext()
 
 
 def compile_model(model: nn.Module, fixed_shapes: bool) -> None:

@@ -27,6 +27,7 @@ from longtail.policies import (
     POLICIES,
     Policy,
     TrainSettings,
+    autocast,
     build_optimizer,
     captures,
     clip_gradients,
@@ -91,7 +92,7 @@ class Run:
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
         self.optimizer = build_optimizer(model, self.policies, settings)
-        self.autocast = _autocast(self.device, settings.autocast)
+        self.autocast = autocast(self.device, settings.autocast)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
         self.position = Position()
         self.best: Best | None = None  # the best epoch of this task so far
@@ -286,11 +287,6 @@ def compare_epoch(run: Run) -> None:
 def _finite(parameters: list[nn.Parameter]) -> bool:
     grads = [p.grad for p in parameters if p.grad is not None]
     return bool(torch.stack(torch._foreach_norm(grads)).isfinite().all())
-
-
-def _autocast(device: torch.device, kind: str) -> contextlib.AbstractContextManager[Any]:
-    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
-    return torch.autocast(device.type, kinds[kind]) if kind in kinds else _NOTHING
 
 
 def _check_replicas(model: nn.Module, sequence: TaskSequence, seed: Seed) -> None:
