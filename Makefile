@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: help demo test test-all lint format perf clean
 
 help:
-	@echo "make demo   the synthetic study: table, checks and figure in about a minute and a half"
+	@echo "make demo   the synthetic study: table, checks and figure in a bit over a minute"
 	@echo "make test   lint, type check and the test suite"
 	@echo "make test-all   the slow and the browser tests too (some 15 minutes)"
 	@echo "make lint   ruff and pyright only"
