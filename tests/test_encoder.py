@@ -112,6 +112,28 @@ def test_a_stack_is_its_members_one_by_one(kind: str) -> None:
                 torch.testing.assert_close(grad, p.grad, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["bert", "mpnet"])
+def test_the_first_position_alone_is_that_of_all(kind: str) -> None:
+    torch.manual_seed(0)
+    config = EncoderConfig(40, 16, 3, 2, 24, 20)
+    if kind == "mpnet":
+        config = EncoderConfig(40, 16, 3, 2, 24, 20, 0, 1e-6, "gelu", 1, 2, 32, kind=kind)
+    encoder = Encoder(config)
+    for p in encoder.parameters():
+        p.data.add_(0.3 * torch.randn_like(p))
+    ids, mask, _ = batch(config.pad)
+    found = []
+    for first in (False, True):
+        stacked = encoder.lifted()
+        hidden = encoder.encode(stacked, encoder.embed(stacked, ids[None]), mask[None], first=first)
+        cls = hidden if first else hidden[:, :, 0]
+        assert cls.shape == (1, 4, 16)
+        grads = torch.autograd.grad(cls.pow(3).sum(), list(encoder.parameters()))
+        found.append((cls.detach(), *grads))
+    for whole, alone in zip(*found, strict=True):
+        assert float((alone - whole).norm()) <= 1e-5 * float(whole.norm())
+
+
 def test_padding_changes_nothing() -> None:
     torch.manual_seed(0)
     encoder = Encoder(EncoderConfig(40, 16, 2, 2, 24, 20))

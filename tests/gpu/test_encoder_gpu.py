@@ -67,6 +67,29 @@ def test_kernels_agree_with_fp32(
         assert error(found[name], value) < limit, name
 
 
+@pytest.mark.parametrize(("config", "width"), [(BERT, 64), (MPNET, 100)])
+def test_the_first_position_alone_is_that_of_all(config: EncoderConfig, width: int) -> None:
+    model, inputs = stack(config, 2, 2), pairs(config.pad, (2, 11), width)
+    encoders = [member.encoder for member in model.members]
+    found = []
+    for first in (False, True):
+        model.zero_grad()
+        stacked = encoders[0].stacked_parameters(encoders)
+        with torch.autocast("cuda", torch.bfloat16):
+            hidden = encoders[0].embed(stacked, inputs.padded)
+            hidden = encoders[0].encode(stacked, hidden, inputs.mask(), first=first)
+        cls = hidden if first else hidden[:, :, 0]
+        cls.square().sum().backward()
+        grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        found.append((cls.detach(), grads))
+    (whole, expected), (alone, grads) = found
+    assert alone.shape == (4, 11, config.hidden)
+    assert error(alone, whole) < 1e-2
+    assert grads.keys() == expected.keys()
+    for name, value in expected.items():
+        assert error(grads[name], value) < 2e-2, name
+
+
 def test_the_same_step_gives_the_same_bits() -> None:
     model, inputs = stack(BERT, 2, 2), pairs(0, (2, 12), 80)
     first_scores, first = gradients(model, inputs, bf16=True)

@@ -166,29 +166,36 @@ class Encoder(nn.Module):
         hidden = _norm(hidden, gain, shift, self.config.eps)
         return F.dropout(hidden, drop)
 
-    def encode(self, stacked: Stacked, hidden: Tensor, mask: Tensor) -> Tensor:
+    def encode(self, stacked: Stacked, hidden: Tensor, mask: Tensor, first: bool = False) -> Tensor:
         """All layers: hidden [R, B, T, H], mask [S, B, T] (True for a real token) to [R, B, T, H].
 
         Hidden states of masked positions are finite and meaningless; nothing depends on them.
+
+        Args:
+            first: only what a classifier on [CLS] reads, [R, B, H]: after attention, the last layer
+                then has one position a sequence in place of T.
         """
         R, B, T, H = hidden.shape
         heads, drop = self.config.heads, self.config.dropout if stacked.seeds is not None else 0.0
         bias = self._relative_bias(stacked, T)  # [R, heads, T, T] or None
         if fused.usable(self.config, hidden, T):
-            return fused.encode(self.config, stacked, hidden, mask, bias)
+            return fused.encode(self.config, stacked, hidden, mask, bias, first)
         layers = zip(*(stacked.joined(name).unbind(1) for name in LAYER), strict=True)
         attend = mask.expand(-1, B, T).repeat(R // mask.shape[0], 1, 1).flatten(0, 1)[:, None, None]
         if bias is not None:
             bias = bias.repeat_interleave(B, 0).masked_fill(~attend, -math.inf)
         hidden = hidden.flatten(1, 2)
-        for values in layers:
+        for layer, values in enumerate(layers):
             p = dict(zip(LAYER, values, strict=True))
             qkv = _linear(hidden, p["qkv_weight"], p["qkv_bias"])
             q, k, v = qkv.view(R * B, T, 3, heads, H // heads).permute(2, 0, 3, 1, 4)
             if bias is not None:
                 attend = bias.to(q.dtype)
+            if first and layer == self.config.layers - 1:
+                q, hidden = q[:, :, :1], hidden[:, ::T]
+                attend = attend[:, :, :1]
             mixed = F.scaled_dot_product_attention(q, k, v, attend, dropout_p=drop)
-            mixed = mixed.transpose(1, 2).reshape(R, B * T, H)
+            mixed = mixed.transpose(1, 2).reshape(hidden.shape)
             out = F.dropout(_linear(mixed, p["out_weight"], p["out_bias"]), drop)
             hidden = _norm(hidden + out, p["attention_gain"], p["attention_shift"], self.config.eps)
             inner = ACTIVATIONS[self.config.activation](
@@ -196,7 +203,7 @@ class Encoder(nn.Module):
             )
             out = F.dropout(_linear(inner, p["down_weight"], p["down_bias"]), drop)
             hidden = _norm(hidden + out, p["output_gain"], p["output_shift"], self.config.eps)
-        return hidden.unflatten(1, (B, T))
+        return hidden if first else hidden.unflatten(1, (B, T))
 
     def _relative_bias(self, stacked: Stacked, width: int) -> Tensor | None:
         """MPNet's bias [R, heads, T, T] for attention from t (rows) to u, by bucket of u - t."""

@@ -77,9 +77,14 @@ def embed(
 
 
 def encode(
-    config: EncoderConfig, stacked: Stacked, hidden: Tensor, mask: Tensor, relative: Tensor | None
+    config: EncoderConfig,
+    stacked: Stacked,
+    hidden: Tensor,
+    mask: Tensor,
+    relative: Tensor | None,
+    first: bool = False,
 ) -> Tensor:
-    """[R, B, T, H] in fp32; `relative` is [R, heads, T, T]."""
+    """[R, B, T, H] in fp32, or [R, B, H] of the first; `relative` is [R, heads, T, T]."""
     _, S = stacked.lead
     B, T = hidden.shape[1:3]
     seen = mask.expand(S, B, T).contiguous().view(torch.uint8)
@@ -88,7 +93,7 @@ def encode(
         hidden, parts = hidden.detach(), [part.detach() for part in parts]
         relative = None if relative is None else relative.detach()
     with torch.autocast("cuda", enabled=False):  # the products below say themselves what they take
-        return _Layers.apply(config, stacked, hidden, seen, relative, *parts)  # pyright: ignore
+        return _Layers.apply(config, stacked, first, hidden, seen, relative, *parts)  # pyright: ignore
 
 
 def _rows(index: Tensor | None, S: int) -> Tensor | None:
@@ -183,12 +188,14 @@ class _Layers(torch.autograd.Function):
         ctx: Any,
         config: EncoderConfig,
         stacked: Stacked,
+        first: bool,
         hidden: Tensor,
         seen: Tensor,
         relative: Tensor | None,
         *parts: Tensor,
     ) -> Tensor:
         run = LayerPass(config, stacked.lead, hidden.shape, seen, relative, stacked.seeds, parts)
+        run.first = first
         keep = any(ctx.needs_input_grad)
         hidden = hidden.contiguous()
         h, h16 = hidden.flatten(1, 2), hidden.flatten(1, 2).to(encoder_pass.HALF)
@@ -199,16 +206,16 @@ class _Layers(torch.autograd.Function):
                 saved.append(values)
         if keep:
             ctx.run, ctx.saved, ctx.shape = run, saved, hidden.shape
-        return h.view(hidden.shape)
+        return h if first else h.view(hidden.shape)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         run: LayerPass = ctx.run
-        dh, dh16 = dy.contiguous().flatten(1, 2), None
+        dh, dh16 = dy.contiguous().view(run.R, -1, run.H), None
         run.prepare()
         for layer in reversed(range(run.config.layers)):
             dh, dh16 = run.backward(layer, dh, dh16, ctx.saved[layer])
         dh = (dh if dh16 is None else dh + dh16).view(ctx.shape)
         drelative = None if run.drelative is None else run.drelative.sum(1)
         ctx.saved = None
-        return None, None, dh, None, drelative, *run.gradients()
+        return None, None, None, dh, None, drelative, *run.gradients()

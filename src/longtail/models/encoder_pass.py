@@ -67,6 +67,7 @@ class LayerPass:
         self.seeds = seen if seeds is None else seeds
         self.values = _joined(parts, self.P)
         self.drelative: Tensor | None = None
+        self.first = False  # after the last layer only the first position of a sequence is wanted
 
     def forward(self, layer: int, h: Tensor, h16: Tensor) -> tuple[Tensor, Tensor, Any]:
         """The hidden states after `layer` in fp32 and bf16, and what `backward` needs."""
@@ -74,6 +75,9 @@ class LayerPass:
         mixed = torch.empty_like(h16)
         lse = h.new_empty(self.R, self.B, self.config.heads, self.T)
         self._attention("attention_forward", layer, (qkv,), (mixed, lse), 1)
+        full = mixed
+        if self._narrow(layer):
+            h, mixed = h[:, :: self.T].contiguous(), mixed[:, :: self.T].contiguous()
         a = _product(mixed, self._of("out_weight", layer).transpose(1, 2))
         y, y16, *stats = self._norm(layer, _MIXED, h, a)
         u = _product(y16, self._of("up_weight", layer).transpose(1, 2))
@@ -81,7 +85,7 @@ class LayerPass:
         self._gelu(self.kernels.gelu_forward, layer, (u,), (g,))
         c = _product(g, self._of("down_weight", layer).transpose(1, 2))
         z, z16, *more = self._norm(layer, _INNER, y, c)
-        return z, z16, (h, h16, qkv, lse, mixed, a, y, y16, stats, u, g, c, more)
+        return z, z16, (h, h16, qkv, lse, full, mixed, a, y, y16, stats, u, g, c, more)
 
     def prepare(self) -> None:
         """Room for the gradients: whole for matrices, in partial sums over rows for vectors."""
@@ -93,6 +97,9 @@ class LayerPass:
         self.norms = empty(2, 3, self.R, L, -(-self.N // ROWS), H)
         self.ups = empty(self.R, L, -(-self.N // GELU[0]), self.I)
         self.qkvs = empty(self.R, L, self.B * -(-self.T // QUERIES), 3 * H)
+        if self.first:  # the last layer has fewer rows to sum
+            self.norms[:, :, :, -1, -(-self.B // ROWS) :].zero_()
+            self.ups[:, -1, -(-self.B // GELU[0]) :].zero_()
         if self.relative is not None:
             shape = (self.R, self.B, self.config.heads, self.T, self.T)
             self.drelative = torch.zeros(shape, device=self.seen.device)
@@ -101,7 +108,7 @@ class LayerPass:
         self, layer: int, dy: Tensor, dy16: Tensor | None, saved: Any
     ) -> tuple[Tensor, Tensor]:
         """From the gradient dy + dy16 after `layer` to that before it, in two parts as well."""
-        h, h16, qkv, lse, mixed, a, y, y16, stats, u, g, c, more = saved
+        h, h16, qkv, lse, full, mixed, a, y, y16, stats, u, g, c, more = saved
         dz, dz16 = self._norm_backward(layer, _INNER, dy, dy16, y, c, more)
         dg = _product(dz16, self._of("down_weight", layer))
         self._weight_gradient("down_weight", layer, dz16, g)
@@ -113,9 +120,11 @@ class LayerPass:
         dz, dz16 = self._norm_backward(layer, _MIXED, dz, dy16, h, a, stats)
         dmixed = _product(dz16, self._of("out_weight", layer))
         self._weight_gradient("out_weight", layer, dz16, mixed)
+        if self._narrow(layer):
+            dz, dmixed = self._widened(dz), self._widened(dmixed)
         dqkv = torch.empty_like(qkv)
         bias = dqkv if self.drelative is None else self.drelative
-        given, out = (dmixed, mixed, lse, qkv), (dqkv, self.qkvs[:, layer], bias)
+        given, out = (dmixed, full, lse, qkv), (dqkv, self.qkvs[:, layer], bias)
         stride = self.qkvs.stride(0)
         self._attention("attention_backward", layer, given, out, 2, stride)
         dh16 = _product(dqkv, self._of("qkv_weight", layer))
@@ -134,6 +143,15 @@ class LayerPass:
         sums |= {"up_bias": self.ups.sum(-2), "qkv_bias": self.qkvs.sum(-2)} | self.grads
         return [part for name in LAYER for part in sums[name].chunk(self.P)]
 
+    def _narrow(self, layer: int) -> bool:
+        return self.first and layer == self.config.layers - 1
+
+    def _widened(self, x: Tensor) -> Tensor:
+        """[R, B, H] of the first positions among zeros for the others, [R, B T, H]."""
+        out = x.new_zeros(self.R, self.N, self.H)
+        out[:, :: self.T] = x
+        return out
+
     def _of(self, name: str, layer: int) -> Tensor:
         return self.values[name][:, layer]
 
@@ -144,11 +162,11 @@ class LayerPass:
         """norm(x + a + bias) in fp32 and bf16, mean and 1 / deviation of each row."""
         bias, kind = _NORMS[which]
         gain = self._of(f"{kind}_gain", layer)
-        y, y16 = torch.empty_like(x), torch.empty_like(a)
-        mean, rstd = (torch.empty(self.R, self.N, device=x.device) for _ in range(2))
-        self.kernels.norm_forward[(-(-self.N // 8), self.R)](
+        y, y16, rows = torch.empty_like(x), torch.empty_like(a), x.shape[1]
+        mean, rstd = (torch.empty(self.R, rows, device=x.device) for _ in range(2))
+        self.kernels.norm_forward[(-(-rows // 8), self.R)](
             x, a, self._of(bias, layer), gain, self._of(f"{kind}_shift", layer), y, y16, mean, rstd,
-            self.seeds, self.N, self.S, gain.stride(0), self._salt(layer, which), self.config.eps,
+            self.seeds, rows, self.S, gain.stride(0), self._salt(layer, which), self.config.eps,
             self.H, wide(self.H), 8, self.drop, num_warps=8,
         )  # fmt: skip
         return y, y16, mean, rstd
@@ -166,11 +184,11 @@ class LayerPass:
         """Gradients of x in fp32 and of a in bf16."""
         bias, kind = _NORMS[which]
         gain = self._of(f"{kind}_gain", layer)
-        dz, dz16 = torch.empty_like(x), torch.empty_like(a)
+        dz, dz16, rows = torch.empty_like(x), torch.empty_like(a), x.shape[1]
         partial = self.norms[which - _MIXED, :, :, layer]  # [3, R, blocks, H]
-        self.kernels.norm_backward[(-(-self.N // ROWS), self.R)](
+        self.kernels.norm_backward[(-(-rows // ROWS), self.R)](
             dy, dz16 if dy16 is None else dy16, x, a, self._of(bias, layer), gain, *stats, dz, dz16,
-            partial, self.seeds, self.N, self.S, gain.stride(0), self._salt(layer, which),
+            partial, self.seeds, rows, self.S, gain.stride(0), self._salt(layer, which),
             partial.stride(0), partial.stride(1),
             self.H, wide(self.H), ROWS, self.drop, True, dy16 is not None,
             num_warps=warps(self.H),
@@ -180,10 +198,10 @@ class LayerPass:
     def _gelu(
         self, kernel: Any, layer: int, given: Sequence[Tensor], out: Sequence[Tensor], *strides: int
     ) -> None:
-        bias = self._of("up_bias", layer)
-        grid = (-(-self.N // GELU[0]), -(-self.I // GELU[1]), self.R)
+        bias, rows = self._of("up_bias", layer), given[0].shape[1]
+        grid = (-(-rows // GELU[0]), -(-self.I // GELU[1]), self.R)
         kernel[grid](
-            *given, bias, *out, self.N, self.I, bias.stride(0), *strides, *GELU,
+            *given, bias, *out, rows, self.I, bias.stride(0), *strides, *GELU,
             num_warps=1 if strides else 4,
         )  # fmt: skip
 

@@ -80,11 +80,10 @@ class SentencePairs(nn.Module):
     def forward(self, inputs: Ragged | Tensor) -> Tensor:
         if isinstance(self.encoder, AutoEncoder):
             ids, mask, types = self._read(inputs)
-            hidden = self.encoder(ids, mask, types)[None]
+            cls = self.encoder(ids, mask, types)[None, :, 0]
         else:
-            stacked = self.encoder.lifted()
-            hidden = self._encode(stacked, _lift(inputs))
-        return self._classify([p[None] for p in self._head()], hidden[:, :, 0])[0]
+            cls = self._encode(self.encoder.lifted(), _lift(inputs))
+        return self._classify([p[None] for p in self._head()], cls)[0]
 
     @classmethod
     def forward_stacked(cls, members: Sequence[SentencePairs], inputs: Ragged | Tensor) -> Tensor:
@@ -96,9 +95,9 @@ class SentencePairs(nn.Module):
                 "run its seeds and policies one by one"
             )
         stacked = first.encoder.stacked_parameters([member.encoder for member in members])
-        hidden = first._encode(stacked, inputs)
+        found = first._encode(stacked, inputs)
         head = [torch.cat(parts) for parts in zip(*(m._head() for m in members), strict=True)]
-        return first._classify(head, hidden[:, :, 0]).unflatten(0, stacked.lead)
+        return first._classify(head, found).unflatten(0, stacked.lead)
 
     def _head(self) -> list[Tensor]:
         # not get_parameter: functional_call puts plain tensors in their place
@@ -106,9 +105,11 @@ class SentencePairs(nn.Module):
         return [value for layer in layers for value in (layer.weight, layer.bias)]
 
     def _encode(self, stacked: Any, inputs: Ragged | Tensor) -> Tensor:
+        """[CLS] after all layers, [R, B, H]."""
         assert isinstance(self.encoder, Encoder)
         ids, mask, types = self._read(inputs)
-        return self.encoder.encode(stacked, self.encoder.embed(stacked, ids, types), mask)
+        hidden = self.encoder.embed(stacked, ids, types)
+        return self.encoder.encode(stacked, hidden, mask, first=True)
 
     def _read(self, inputs: Ragged | Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Ids, mask and types, all [..., B, T]."""

@@ -103,9 +103,9 @@ class VisionLanguage(nn.Module):
         seen = F.dropout(seen, drop).view(R, B, K, -1)
         places = torch.arange(K, device=ids.device)
         mask = torch.cat([ids != self.encoder.config.pad, places < count[..., None]], -1)
-        hidden = self.encoder.encode(stacked, torch.cat([words, seen.to(words.dtype)], 2), mask)
+        hidden = torch.cat([words, seen.to(words.dtype)], 2)
+        first = self.encoder.encode(stacked, hidden, mask, first=True).float()  # [CLS]
         with torch.autocast(ids.device.type, enabled=False):  # one vector a row: fp32 costs nothing
-            first = hidden[:, :, 0].float()
             pooled = torch.tanh(_linear(first, own["pooler.weight"], own["pooler.bias"]))
             pooled = F.dropout(pooled, drop)
             inner = _linear(pooled, own["classifier.0.weight"], own["classifier.0.bias"]).relu()
