@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from longtail.benchmarks.synthetic import build
-from longtail.machine import commit, hardware, now, versions
+from longtail.machine import commit, hardware, now, usable_cores, versions
 from longtail.settings import resolve
 from longtail.study import parse_seeds
 
@@ -152,7 +152,7 @@ def main() -> int:
     sample = list(range(0, args.tasks, max(1, args.tasks // 40)))
     bare_seconds, bare_steps = bare(sample, args.device)
     bare_total = bare_seconds / bare_steps * total
-    jobs = args.jobs or (2 if args.device == "cuda" else len(os.sched_getaffinity(0)))
+    jobs = args.jobs or (2 if args.device == "cuda" else len(usable_cores()))
     seconds, peak, stacks = study(args.device, args.seeds, args.tasks, jobs)
     result = {
         "provenance": {

@@ -9,12 +9,12 @@ it and it goes on where it was.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from longtail.cli import main as longtail
+from longtail.machine import usable_cores
 
 STUDY = Path(__file__).with_name("table1.toml")
 BESIDE = ("difference_by_tasks", "task_sizes")  # with the page they take as long as the others
@@ -31,7 +31,7 @@ def main() -> int:
     if args.beside:
         return write_beside(args.out)
     command = ["study", str(STUDY), "--seeds", args.seeds, "--out", str(args.out), "--no-report"]
-    code = longtail([*command, "--jobs", str(min(len(os.sched_getaffinity(0)), 4))])
+    code = longtail([*command, "--jobs", str(min(len(usable_cores()), 4))])
     return code or report(args.out)
 
 

@@ -1,6 +1,10 @@
 """What a result says about where it came from."""
 
-from longtail.machine import commit
+import os
+
+import pytest
+
+from longtail.machine import commit, usable_cores
 
 
 def test_a_copy_without_history_is_told_its_commit(monkeypatch):
@@ -11,3 +15,11 @@ def test_a_copy_without_history_is_told_its_commit(monkeypatch):
     monkeypatch.delenv("LONGTAIL_COMMIT")
     assert commit() != "0123456789ab"
     commit.cache_clear()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="nobody says which cores to use")
+def test_cores_are_those_that_may_be_used_or_all(monkeypatch):
+    assert usable_cores() == sorted(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert usable_cores() == [0, 1, 2]

@@ -23,7 +23,7 @@ from typing import Any
 
 from longtail import preload
 from longtail.jobs import Job, Options, perform, record_failure
-from longtail.machine import choose_device
+from longtail.machine import choose_device, usable_cores
 from longtail.optim.fused import fused_cuda_module
 from longtail.overview import Overview
 from longtail.progress import Moment, Reporter
@@ -220,8 +220,8 @@ def _in_turn(slot: int, device: str) -> str:
 
 def _pin(slot: int, workers: int, options: Options) -> Options:
     """Cores `slot`, `slot + workers`, ... of those this process may use."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    mine = cores[slot::workers] or cores[slot % max(len(cores), 1) :][:1]
-    if mine:
+    cores = usable_cores()
+    mine = cores[slot::workers] or [cores[slot % len(cores)]]
+    if hasattr(os, "sched_setaffinity"):  # Linux
         os.sched_setaffinity(0, mine)
-    return dataclasses.replace(options, threads=options.threads or max(1, len(mine)))
+    return dataclasses.replace(options, threads=options.threads or len(mine))

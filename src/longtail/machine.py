@@ -23,6 +23,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def usable_cores() -> list[int]:
+    """The numbers of the cores this process may use; by their count where nobody says which."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in ("longtail", "torch", "numpy"):

@@ -77,7 +77,8 @@ def write_gradients(
         _hand_out(grad, parameters)
         return True
     grad, parts = _kept.get(model, (None, ()))
-    if grad is None or grad.shape != weight.shape or grad.dtype != weight.dtype:
+    kind = (weight.shape, weight.dtype, weight.device)
+    if grad is None or (grad.shape, grad.dtype, grad.device) != kind:
         grad = torch.empty_like(weight)
         parts = grad.unbind(0)
         _kept[model] = grad, parts
