@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from longtail.factored import Factored
 from longtail.methods import Finetune
+from longtail.methods.finetune import backward
 from longtail.objectives import CLASSIFICATION, REGRESSION
 from longtail.regressions import regression_loss, write_gradients
 from longtail.replicas import Replicas
@@ -76,10 +77,20 @@ def test_a_subclass_that_adds_to_the_loss_is_asked_for_it() -> None:
     found = []
     for kind in (Finetune, Doubled):
         method = kind(make(), REGRESSION, seed=torch.arange(S))
-        method.backward((x, y), nullcontext())
+        backward(method, (x, y), nullcontext())
         found.append([p.grad.clone() for p in method.model.parameters()])
     for once, twice in zip(*found, strict=True):
         torch.testing.assert_close(2.0 * once, twice)
+
+
+def test_finetune_makes_no_loss_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Tensor:
+        raise AssertionError("the loss was asked for")
+
+    monkeypatch.setattr("longtail.methods.finetune.regression_loss", refuse)
+    method = Finetune(make(), REGRESSION, seed=torch.arange(S))
+    backward(method, batch((P, S, B), False), nullcontext())
+    assert all(p.grad is not None for p in method.model.parameters())
 
 
 def test_who_wraps_the_loss_of_a_method_is_asked_for_it() -> None:
@@ -91,7 +102,7 @@ def test_who_wraps_the_loss_of_a_method_is_asked_for_it() -> None:
         return value
 
     method.loss = logged
-    method.backward(batch((P, S, B), False), nullcontext())
+    backward(method, batch((P, S, B), False), nullcontext())
     assert [value.item() > 0 for value in seen] == [True]
 
 

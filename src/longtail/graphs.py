@@ -26,6 +26,7 @@ from torch.nn.functional import pad
 
 from longtail.examples import locate
 from longtail.methods.base import Method, rows_of
+from longtail.methods.finetune import backward
 from longtail.policies import MOST_GRAPHS, clip_gradients
 from longtail.replicas import lead_of
 from longtail.storage import tensors_of
@@ -152,7 +153,7 @@ class _Step:
         with contextlib.ExitStack() as stack:
             if self.slots is not None:
                 stack.enter_context(method.buffer.planned(self.slots))  # pyright: ignore
-            method.backward(self.batch, run.autocast)
+            backward(method, self.batch, run.autocast)
         method.after_backward()
         if run.settings.clip is not None:
             clip_gradients(run.model, run.settings.clip)

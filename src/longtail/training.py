@@ -22,6 +22,7 @@ from longtail.examples import in_order, rows_device
 from longtail.graphs import GraphForward, GraphStep
 from longtail.methods import Method
 from longtail.methods.base import size_of
+from longtail.methods.finetune import backward
 from longtail.metrics import ScoreMatrix
 from longtail.policies import (
     POLICIES,
@@ -244,7 +245,7 @@ def step(run: Run, examples: Examples, index: Tensor) -> None:
     for start in range(0, rows, size):
         batch: Batch = examples[index[..., start : start + size] if rows > size else index]
         if rows <= size and not scaler.is_enabled():
-            method.backward(batch, run.autocast)
+            backward(method, batch, run.autocast)
         else:
             with run.autocast:
                 loss = method.loss(batch)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -74,12 +73,6 @@ class Method:
         outputs = self.model(inputs)
         self.outputs = detach(outputs)
         return self.mean_loss(outputs, targets)
-
-    def backward(self, batch: Batch, autocast: AbstractContextManager[Any]) -> None:
-        """The gradients of `loss`, whose value nobody reads."""
-        with autocast:
-            loss = self.loss(batch)
-        loss.backward()
 
     def draw_size(self, n: int) -> int:
         """How many stored examples a draw has, in a step on `n` new ones."""

@@ -28,12 +28,14 @@ class Finetune(Method):
         self.outputs = None  # nobody looks: there is no `observe`
         return loss
 
-    def backward(self, batch: Batch, autocast: AbstractContextManager[Any]) -> None:
-        # A subclass, or whoever wraps a method's loss, may add to it or look at its value.
-        own = type(self).loss is Finetune.loss and "loss" not in vars(self)
-        with autocast:
-            done = own and write_gradients(self.model, self.objective, *batch, self.row_weights)
-        if not done:
-            super().backward(batch, autocast)
+
+def backward(method: Method, batch: Batch, autocast: AbstractContextManager[Any]) -> None:
+    """The gradients of ``method.loss(batch)``, whose value nobody reads."""
+    # A subclass, or whoever wraps a method's loss, may add to it or look at its value.
+    plain = type(method).loss is Finetune.loss and "loss" not in vars(method)
+    with autocast:
+        if plain and write_gradients(method.model, method.objective, *batch, method.row_weights):
+            method.outputs = None
             return
-        self.outputs = None
+        loss = method.loss(batch)
+    loss.backward()
