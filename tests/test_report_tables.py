@@ -171,6 +171,9 @@ def test_checks_compute_their_claims_and_miss_their_rows_loudly(tmp_path: Path):
     for row in rows:
         row["policy"] = {"continual": "reset", "reset": "continual"}[row["policy"]]
     assert not any(c["holds"] for c in checks.run(["mc_improves"], rows))
+    for i, row in enumerate(rows):  # numbers of a row are no part of its name
+        row |= {"late.RP": 0.1 * i, "late.polysemous_RP": 0.2 * i, "baselines.chance.head": 0.3 * i}
+    assert len(checks.run(["mc_improves"], rows)) == 3
     with pytest.raises(ValueError, match="mc_improves"):
         checks.run(["mc_improve"], rows)
 

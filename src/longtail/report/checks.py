@@ -15,14 +15,14 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from longtail.report.groups import METHOD_NAMES
+from longtail.report.groups import METHOD_NAMES, measured
 
 Rows = list[dict[str, Any]]
 Claim = dict[str, Any]
 Check = Callable[[Rows], list[Claim]]
 
 CHECKS: dict[str, Check] = {}
-_NOT_NAMES = ("method", "policy", "seeds", "tasks", "diverged", "selected", "validation")
+_NOT_NAMES = ("method", "policy", "seeds", "tasks", "diverged", "selected")
 
 
 def register(name: str) -> Callable[[Check], Check]:
@@ -80,8 +80,7 @@ def _pairs(rows: Rows) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """(name, with MC, without MC) for all that differs only in its policy."""
 
     def rest(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-        kept = {k: v for k, v in row.items() if k.removesuffix("_se") not in _NOT_NAMES}
-        named = {k: v for k, v in kept.items() if k[:2] not in _METRICS}
+        named = {k: v for k, v in row.items() if k not in _NOT_NAMES and not measured(k)}
         return tuple(sorted((k, str(v)) for k, v in named.items()))
 
     without = {(r.get("method"), rest(r)): r for r in rows if r.get("policy") == "reset"}
@@ -93,9 +92,6 @@ def _pairs(rows: Rows) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
             name = METHOD_NAMES.get(str(key[0]), str(key[0]))
             found.append((f"{name} {extra}".strip(), row, without[key]))
     return found
-
-
-_METRICS = ("RP", "LP", "FG", "BW")
 
 
 def _improves(rows: Rows, metric: str, higher: bool) -> list[Claim]:

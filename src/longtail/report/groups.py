@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.results import Result, TaskScores
+from longtail.results import METRICS, Result, TaskScores
 
 METHOD_NAMES = {
     "finetune": "Finetune",
@@ -26,6 +26,11 @@ POLICY_NAMES = {
     "reset": "w/o MC",
     "carry": "carry",
 }
+
+
+def measured(key: str) -> bool:
+    """Whether a row's key is a number of it (RP, RP_se, late.RP), not part of its name (lr)."""
+    return "." in key or key.partition("_")[0] in (*METRICS, "validation")
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from longtail.report import paper
-from longtail.report.groups import POLICY_NAMES, Group, display, group
+from longtail.report.groups import POLICY_NAMES, Group, display, group, measured
 from longtail.results import METRICS, Results
 
 PERCENT_SCORES = {"accuracy", "exact_match", "em", "f1", "score"}
@@ -124,7 +124,7 @@ def _default_columns(rows: list[dict[str, Any]]) -> str | None:
 
 def _default_index(rows: list[dict[str, Any]], columns: str | None) -> list[str]:
     keys = dict.fromkeys(
-        k for r in rows for k in r if not _measured(k) and k not in (*_COUNTS, columns)
+        k for r in rows for k in r if not measured(k) and k not in (*_COUNTS, columns)
     )
     varied = [k for k in keys if len({str(r.get(k)) for r in rows}) > 1]
     return varied or ["method"]
@@ -224,11 +224,6 @@ def number(value: float | None, unit: str, like: float | None = None) -> str:
         return f"{value:.1e}"
     decimals = sum(size < limit for limit in (100, 10, 1, 0.1))
     return f"{value:.{decimals}f}"
-
-
-def _measured(key: str) -> bool:
-    """Whether a row's key is a number of it, not part of its name."""
-    return key.rpartition(".")[2].partition("_")[0] in (*METRICS, "validation")
 
 
 def _finite(value: Any) -> bool:
