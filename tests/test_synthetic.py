@@ -176,6 +176,10 @@ def test_a_task_of_one_batch_is_made_once():
     x, _ = train[everything]
     assert train[everything.clone()[:1].expand(2, -1)][0] is x
     assert torch.equal(train[everything.contiguous()][0], x)  # a copy: seeds may differ
+    changed = torch.arange(len(train))
+    assert train[changed][0] is x
+    changed.copy_(changed.flip(0))  # the same tensor, which asks for something else now
+    assert torch.equal(train[changed][0], x.flip(1))
     backwards = everything.flip(1)
     torch.testing.assert_close(train[backwards[:1].expand(2, -1)][0], x.flip(1))
 

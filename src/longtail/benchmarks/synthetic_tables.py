@@ -41,7 +41,7 @@ class Generated:
         self.hidden, self.A, self.targets, self.kinds = hidden, A, targets, kinds
         self._whole: tuple[Tensor, Tensor] | None = None
         self._copy: tuple[Tensor, Tensor] | None = None
-        self._everything: Tensor | None = None  # an index known to ask for all rows in order
+        self._everything: tuple[Tensor, int] | None = None  # an index known to ask for all in order
 
     def __len__(self) -> int:
         return self.hidden.shape[1]
@@ -67,7 +67,8 @@ class Generated:
 
     def _is_everything(self, index: Tensor) -> bool:
         """Whether all rows are asked for in order, as every step of a task of one batch does."""
-        if index is self._everything:
+        known = self._everything
+        if known is not None and index is known[0] and index._version == known[1]:
             return True
         S, n = self.hidden.shape[:2]
         if index.shape[-1] != n or index.device.type != "cpu" or S * n * self.A.shape[2] > KEPT:
@@ -77,7 +78,7 @@ class Generated:
             return False
         if not torch.equal(row, torch.arange(n)):
             return False
-        self._everything = index
+        self._everything = index, index._version
         return True
 
     def arranged(self, order: Tensor) -> Arranged:
