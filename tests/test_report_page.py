@@ -12,7 +12,8 @@ from made_up_runs import config, identity, write_run, write_stack, write_study
 
 from longtail import cli
 from longtail.report import figures, page, series, tables
-from longtail.report.groups import group
+from longtail.report.groups import Group, group
+from longtail.report.look import Look
 from longtail.results import load
 
 
@@ -128,6 +129,17 @@ def test_figures_in_three_forms_and_the_same_twice(tmp_path: Path):
         figures.write(groups, table, tmp_path / "two", ("continual", "reset"), some)
     again = {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
     assert again == {path.name: path.read_bytes() for path in paths}
+
+
+def test_colours_tell_methods_apart_or_the_policies_of_one():
+    def colours(*labels: tuple[str, str]) -> list[str]:
+        groups = [Group({"method": m, "policy": p}, []) for m, p in labels]
+        return [Look(groups).colour(g) for g in groups]
+
+    first, second, third = colours(("ewc", "continual"), ("ewc", "reset"), ("agem", "reset"))
+    assert first == second != third
+    policies = ("continual", "continual_seen", "reset")
+    assert len(set(colours(*(("ewc", p) for p in policies)))) == 3
 
 
 def test_series_say_what_the_scores_do(tmp_path: Path):

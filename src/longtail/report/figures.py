@@ -157,6 +157,8 @@ def _lines(
         if log:
             ax.set_xscale("symlog", linthresh=1)
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        else:
+            ax.locator_params(axis="x", nbins=5 if len(parts) == 1 else 4)  # more would overlap
         if scale is not None:
             ax.set_yscale("symlog", linthresh=scale) if scale else ax.set_yscale("log")
     _legend(figure, entries)

@@ -18,11 +18,16 @@ MOST_PANELS = 6
 
 
 class Look:
-    """One colour per method (or row of an ablation), solid with MC and dashed without."""
+    """One colour per method, solid with MC and dashed without.
+
+    Per row of an ablation, and per policy where one method has more than two.
+    """
 
     def __init__(self, groups: list[Group]) -> None:
-        by_row = any("row" in g.labels for g in groups)
-        self._key = "row" if by_row else "method"
+        methods, policies = ({g.labels.get(key) for g in groups} for key in ("method", "policy"))
+        self._key = "policy" if len(methods) == 1 and len(policies) > 2 else "method"
+        if any("row" in g.labels for g in groups):
+            self._key = "row"
         self._keys = list(dict.fromkeys(str(g.labels.get(self._key)) for g in groups))
         if self._key == "method":  # so that two reports give a method the same colour
             known = [m for m in METHOD_NAMES if m in self._keys]
