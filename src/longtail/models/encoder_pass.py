@@ -13,7 +13,6 @@ from torch import Tensor
 from longtail.models.encoder_config import LAYER, MATRICES, VECTORS, EncoderConfig
 
 HALF = torch.bfloat16  # what products take
-BESIDE = True  # gradients of matrices on a stream of their own: small ones leave a GPU half idle
 ROWS = 4  # of a block in the norms' backward
 QUERIES = 32  # of a block of attention, and keys
 GELU = (8, 256)  # rows and columns of a block
@@ -91,8 +90,6 @@ class LayerPass:
         """Room for the gradients: whole for matrices, in partial sums over rows for vectors."""
         L, H = self.config.layers, self.H
         empty = functools.partial(torch.empty, device=self.seen.device)
-        self.beside = _beside(self.seen.device) if self.seen.is_cuda and BESIDE else None
-        self.held: list[Tensor] = []
         self.grads = {name: empty(self.values[name].shape) for name in MATRICES}
         self.norms = empty(2, 3, self.R, L, -(-self.N // ROWS), H)
         self.ups = empty(self.R, L, -(-self.N // GELU[0]), self.I)
@@ -133,9 +130,6 @@ class LayerPass:
 
     def gradients(self) -> list[Tensor]:
         """Of each part [S, L, ...] of each name in LAYER."""
-        if self.beside is not None:
-            torch.cuda.current_stream(self.seen.device).wait_stream(self.beside)
-            self.held.clear()
         names = ("attention_gain", "attention_shift", "out_bias")
         names += ("output_gain", "output_shift", "down_bias")
         norms = self.norms.sum(-2).flatten(0, 1)
@@ -225,15 +219,8 @@ class LayerPass:
         )  # fmt: skip
 
     def _weight_gradient(self, name: str, layer: int, dy: Tensor, x: Tensor) -> None:
-        """dy' x in fp32, into its place, while the main stream goes on to the layers below."""
-        out = self.grads[name][:, layer]
-        if self.beside is None:
-            _outer_product(dy, x, out)
-            return
-        self.beside.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(self.beside):
-            _outer_product(dy, x, out)
-        self.held += [dy, x]  # their memory must not be used again before the streams meet
+        """dy' x in fp32, into its place."""
+        _outer_product(dy, x, self.grads[name][:, layer])
 
 
 _NORMS = {_MIXED: ("out_bias", "attention"), _INNER: ("down_bias", "output")}
@@ -259,11 +246,6 @@ def _copied(
         source += parts
     torch._foreach_copy_(into, source)
     return values
-
-
-@functools.cache
-def _beside(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
 
 
 def _outer_product(dy: Tensor, x: Tensor, out: Tensor) -> None:
