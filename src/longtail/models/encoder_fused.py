@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]
 
-from longtail.models import encoder_pass
 from longtail.models.encoder_config import LAYER, TABLES, EncoderConfig, Stacked
 from longtail.models.encoder_pass import ROWS, LayerPass, kernels, warps, wide
 
@@ -194,11 +193,12 @@ class _Layers(torch.autograd.Function):
         relative: Tensor | None,
         *parts: Tensor,
     ) -> Tensor:
-        run = LayerPass(config, stacked.lead, hidden.shape, seen, relative, stacked.seeds, parts)
-        run.first = first
         keep = any(ctx.needs_input_grad)
+        run = LayerPass(
+            config, stacked.lead, hidden.shape, seen, relative, stacked.seeds, parts, first, keep
+        )
         hidden = hidden.contiguous()
-        h, h16 = hidden.flatten(1, 2), hidden.flatten(1, 2).to(encoder_pass.HALF)
+        h, h16 = run.begin(hidden)
         saved = []
         for layer in range(config.layers):
             h, h16, values = run.forward(layer, h, h16)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from longtail.models.encoder_config import LAYER, MATRICES, VECTORS, EncoderConfig
+from longtail.models.encoder_gradients import Operands
 
 HALF = torch.bfloat16  # what products take
 ROWS = 4  # of a block in the norms' backward
@@ -45,6 +46,8 @@ class LayerPass:
         relative: bias of attention [R, heads, T, T], or None.
         seeds: of dropout, [S], or None for no dropout.
         parts: P parts [S, L, ...] of each name in LAYER.
+        first: after the last layer only the first position of a sequence is wanted.
+        keep: whether there will be a backward pass.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class LayerPass:
         relative: Tensor | None,
         seeds: Tensor | None,
         parts: Sequence[Tensor],
+        first: bool,
+        keep: bool,
     ) -> None:
         self.kernels, self.config, self.seen = kernels("encoder_kernels"), config, seen
         self.relative = None if relative is None else relative.contiguous()
@@ -66,31 +71,43 @@ class LayerPass:
         self.seeds = seen if seeds is None else seeds
         self.values = _joined(parts, self.P)
         self.drelative: Tensor | None = None
-        self.first = False  # after the last layer only the first position of a sequence is wanted
+        self.first = first
+        weights = {name: self.values[name] for name in MATRICES}
+        self.operands = Operands(weights, self.N, self.B if first else self.N, keep)
+
+    def begin(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The hidden states before the first layer in fp32 and bf16."""
+        h = hidden.flatten(1, 2)
+        return h, self.operands.x("qkv_weight", 0).copy_(h)
 
     def forward(self, layer: int, h: Tensor, h16: Tensor) -> tuple[Tensor, Tensor, Any]:
         """The hidden states after `layer` in fp32 and bf16, and what `backward` needs."""
         qkv = _product(h16, self._of("qkv_weight", layer).transpose(1, 2))
-        mixed = torch.empty_like(h16)
+        mixed = (
+            torch.empty_like(h16) if self._narrow(layer) else self.operands.x("out_weight", layer)
+        )
         lse = h.new_empty(self.R, self.B, self.config.heads, self.T)
         self._attention("attention_forward", layer, (qkv,), (mixed, lse), 1)
         full = mixed
         if self._narrow(layer):
             h, mixed = h[:, :: self.T].contiguous(), mixed[:, :: self.T].contiguous()
         a = _product(mixed, self._of("out_weight", layer).transpose(1, 2))
-        y, y16, *stats = self._norm(layer, _MIXED, h, a)
+        y16 = self.operands.x("up_weight", layer)
+        y, *stats = self._norm(layer, _MIXED, h, a, y16)
         u = _product(y16, self._of("up_weight", layer).transpose(1, 2))
-        g = torch.empty_like(u)
+        g = self.operands.x("down_weight", layer)
         self._gelu(self.kernels.gelu_forward, layer, (u,), (g,))
         c = _product(g, self._of("down_weight", layer).transpose(1, 2))
-        z, z16, *more = self._norm(layer, _INNER, y, c)
+        last = layer == self.config.layers - 1
+        z16 = torch.empty_like(c) if last else self.operands.x("qkv_weight", layer + 1)
+        z, *more = self._norm(layer, _INNER, y, c, z16)
         return z, z16, (h, h16, qkv, lse, full, mixed, a, y, y16, stats, u, g, c, more)
 
     def prepare(self) -> None:
         """Room for the gradients: whole for matrices, in partial sums over rows for vectors."""
         L, H = self.config.layers, self.H
         empty = functools.partial(torch.empty, device=self.seen.device)
-        self.grads = {name: empty(self.values[name].shape) for name in MATRICES}
+        self.operands.prepare()
         self.norms = empty(2, 3, self.R, L, -(-self.N // ROWS), H)
         self.ups = empty(self.R, L, -(-self.N // GELU[0]), self.I)
         self.qkvs = empty(self.R, L, self.B * -(-self.T // QUERIES), 3 * H)
@@ -106,35 +123,39 @@ class LayerPass:
     ) -> tuple[Tensor, Tensor]:
         """From the gradient dy + dy16 after `layer` to that before it, in two parts as well."""
         h, h16, qkv, lse, full, mixed, a, y, y16, stats, u, g, c, more = saved
-        dz, dz16 = self._norm_backward(layer, _INNER, dy, dy16, y, c, more)
+        multiply, dz16 = self.operands.multiply, self.operands.dy("down_weight", layer)
+        dz = self._norm_backward(layer, _INNER, dy, dy16, y, c, more, dz16)
         dg = _product(dz16, self._of("down_weight", layer))
-        self._weight_gradient("down_weight", layer, dz16, g)
-        du = torch.empty_like(dg)
+        multiply("down_weight", layer, dz16, g)
+        du = self.operands.dy("up_weight", layer)
         out = (du, self.ups[:, layer])
         self._gelu(self.kernels.gelu_backward, layer, (dg, u), out, self.ups.stride(0))
         dy16 = _product(du, self._of("up_weight", layer))
-        self._weight_gradient("up_weight", layer, du, y16)
-        dz, dz16 = self._norm_backward(layer, _MIXED, dz, dy16, h, a, stats)
+        multiply("up_weight", layer, du, y16)
+        dz16 = self.operands.dy("out_weight", layer)
+        dz = self._norm_backward(layer, _MIXED, dz, dy16, h, a, stats, dz16)
         dmixed = _product(dz16, self._of("out_weight", layer))
-        self._weight_gradient("out_weight", layer, dz16, mixed)
+        multiply("out_weight", layer, dz16, mixed)
         if self._narrow(layer):
             dz, dmixed = self._widened(dz), self._widened(dmixed)
-        dqkv = torch.empty_like(qkv)
+        dqkv = self.operands.dy("qkv_weight", layer)
         bias = dqkv if self.drelative is None else self.drelative
         given, out = (dmixed, full, lse, qkv), (dqkv, self.qkvs[:, layer], bias)
         stride = self.qkvs.stride(0)
         self._attention("attention_backward", layer, given, out, 2, stride)
         dh16 = _product(dqkv, self._of("qkv_weight", layer))
-        self._weight_gradient("qkv_weight", layer, dqkv, h16)
+        multiply("qkv_weight", layer, dqkv, h16)
         return dz, dh16
 
     def gradients(self) -> list[Tensor]:
         """Of each part [S, L, ...] of each name in LAYER."""
+        self.operands.finish()
         names = ("attention_gain", "attention_shift", "out_bias")
         names += ("output_gain", "output_shift", "down_bias")
         norms = self.norms.sum(-2).flatten(0, 1)
         sums = dict(zip(names, norms, strict=True))
-        sums |= {"up_bias": self.ups.sum(-2), "qkv_bias": self.qkvs.sum(-2)} | self.grads
+        sums |= {"up_bias": self.ups.sum(-2), "qkv_bias": self.qkvs.sum(-2)}
+        sums |= self.operands.gradients
         return [part for name in LAYER for part in sums[name].chunk(self.P)]
 
     def _narrow(self, layer: int) -> bool:
@@ -152,18 +173,20 @@ class LayerPass:
     def _salt(self, layer: int, which: int) -> int:
         return 4 * layer + which
 
-    def _norm(self, layer: int, which: int, x: Tensor, a: Tensor) -> tuple[Tensor, ...]:
-        """norm(x + a + bias) in fp32 and bf16, mean and 1 / deviation of each row."""
+    def _norm(
+        self, layer: int, which: int, x: Tensor, a: Tensor, y16: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """norm(x + a + bias) in fp32 (and in bf16 into y16), mean and 1 / deviation of each row."""
         bias, kind = _NORMS[which]
         gain = self._of(f"{kind}_gain", layer)
-        y, y16, rows = torch.empty_like(x), torch.empty_like(a), x.shape[1]
+        y, rows = torch.empty_like(x), x.shape[1]
         mean, rstd = (torch.empty(self.R, rows, device=x.device) for _ in range(2))
         self.kernels.norm_forward[(-(-rows // 8), self.R)](
             x, a, self._of(bias, layer), gain, self._of(f"{kind}_shift", layer), y, y16, mean, rstd,
             self.seeds, rows, self.S, gain.stride(0), self._salt(layer, which), self.config.eps,
             self.H, wide(self.H), 8, self.drop, num_warps=8,
         )  # fmt: skip
-        return y, y16, mean, rstd
+        return y, mean, rstd
 
     def _norm_backward(
         self,
@@ -174,11 +197,12 @@ class LayerPass:
         x: Tensor,
         a: Tensor,
         stats: Sequence[Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """Gradients of x in fp32 and of a in bf16."""
+        dz16: Tensor,
+    ) -> Tensor:
+        """The gradient of x in fp32; that of a goes into dz16."""
         bias, kind = _NORMS[which]
         gain = self._of(f"{kind}_gain", layer)
-        dz, dz16, rows = torch.empty_like(x), torch.empty_like(a), x.shape[1]
+        dz, rows = torch.empty_like(x), x.shape[1]
         partial = self.norms[which - _MIXED, :, :, layer]  # [3, R, blocks, H]
         self.kernels.norm_backward[(-(-rows // ROWS), self.R)](
             dy, dz16 if dy16 is None else dy16, x, a, self._of(bias, layer), gain, *stats, dz, dz16,
@@ -187,7 +211,7 @@ class LayerPass:
             self.H, wide(self.H), ROWS, self.drop, True, dy16 is not None,
             num_warps=warps(self.H),
         )  # fmt: skip
-        return dz, dz16
+        return dz
 
     def _gelu(
         self, kernel: Any, layer: int, given: Sequence[Tensor], out: Sequence[Tensor], *strides: int
@@ -218,10 +242,6 @@ class LayerPass:
             num_stages=1,
         )  # fmt: skip
 
-    def _weight_gradient(self, name: str, layer: int, dy: Tensor, x: Tensor) -> None:
-        """dy' x in fp32, into its place."""
-        _outer_product(dy, x, self.grads[name][:, layer])
-
 
 _NORMS = {_MIXED: ("out_bias", "attention"), _INNER: ("down_bias", "output")}
 
@@ -246,16 +266,6 @@ def _copied(
         source += parts
     torch._foreach_copy_(into, source)
     return values
-
-
-def _outer_product(dy: Tensor, x: Tensor, out: Tensor) -> None:
-    """[R, N, out], [R, N, in]: dy' x [R, out, in] in fp32."""
-    if not x.is_cuda:
-        torch.bmm(dy.float().transpose(1, 2), x.float(), out=out)
-    elif len(x) == 1:
-        torch.ops.aten.mm.dtype_out(dy[0].t(), x[0], torch.float32, out=out[0])
-    else:
-        torch.ops.aten.bmm.dtype_out(dy.transpose(1, 2), x, torch.float32, out=out)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
