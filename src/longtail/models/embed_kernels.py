@@ -85,6 +85,6 @@ def places_backward(
             if TYPED:
                 kind = tl.load(types + (r % S * B + b) * T + t)
                 second += tl.where(kind == 1, value, 0.0)
-        tl.store(partial + ((r * T + t) * 2) * H + h, total - second, inside)
-        tl.store(partial + ((r * T + t) * 2 + 1) * H + h, second, inside)
+        tl.store(partial + (r * 2 * T + t) * H + h, total - second, inside)
+        tl.store(partial + ((r * 2 + 1) * T + t) * H + h, second, inside)
     tl.store(position + (r * M + row) * H + h, total, inside)

@@ -22,12 +22,14 @@ import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]
 
+from longtail.models import encoder_blocks as blocks
+from longtail.models.encoder_blocks import kernels, warps, wide
 from longtail.models.encoder_config import LAYER, TABLES, EncoderConfig, Stacked
-from longtail.models.encoder_pass import ROWS, LayerPass, kernels, warps, wide
+from longtail.models.encoder_gradients import row_sums
+from longtail.models.encoder_pass import LayerPass
 
 LONGEST = 512  # tokens of a sequence that attention takes
 TOKENS = 8192  # tokens of a model's batch up to which equal words find each other
-SCATTER = (32, 64)  # tokens and columns of a block of their gradient
 
 
 def usable(config: EncoderConfig, x: Tensor, tokens: int) -> bool:
@@ -136,31 +138,33 @@ class _Embed(torch.autograd.Function):
         gains, z, mean, rstd = ctx.kept
         P, (S, B, T), H, N = len(gains), ids.shape, config.hidden, ids[0].numel()
         gain = gains[0] if P == 1 else torch.cat(gains)
-        dz, blocks = torch.empty_like(z), -(-N // ROWS)
-        partial = z.new_empty(2, P * S, blocks, H)
-        kernels("encoder_kernels").norm_backward[(blocks, P * S)](
+        dz, count = torch.empty_like(z), -(-N // blocks.ROWS)
+        partial = z.new_empty(2, P * S, count, H)
+        kernels("encoder_kernels").norm_backward[(count, P * S)](
             dy.contiguous(), dy, z, z, gain, gain, mean, rstd, dz, dz, partial, ids, N, S, H, 0,
-            partial.stride(0), partial.stride(1), H, wide(H), ROWS, 0.0, False, False,
+            partial.stride(0), partial.stride(1), H, wide(H), blocks.ROWS, 0.0, False, False,
             num_warps=warps(H),
         )  # fmt: skip
-        grads: list[Tensor | None] = [x for part in partial.sum(2) for x in part.chunk(P)]
         needs = [any(ctx.needs_input_grad[5 + i : 5 + i + P]) for i in range(2 * P, 5 * P, P)]
         absent: list[Tensor | None] = [None] * P
         words = places = kinds = absent
+        partials = [partial]
         if needs[0]:
             words = _scattered(dz, ids, config.vocab, config.pad).chunk(P)
         if any(needs[1:]):
             place = z.new_empty(P * S, config.positions, H)
-            sums = z.new_empty(P * S, T, 2, H)
+            partials.append(z.new_empty(P * S, 2, T, H))
             kernels("embed_kernels").places_backward[(config.positions, P * S)](
-                dz, ids if types is None else types, place, sums, B, T, config.positions, S,
+                dz, ids if types is None else types, place, partials[1], B, T, config.positions, S,
                 config.position_offset, H, wide(H), types is not None,
             )  # fmt: skip
             if positions is not None:
                 place = _scattered(dz, positions, config.positions, -1)
             places = place.chunk(P)
-            kinds = sums.sum(1)[:, : config.types].contiguous().chunk(P)
-        given = [*grads, *words, *places, *kinds]
+        norm, *types = row_sums(partials, [x.shape[-2] for x in partials])
+        if types:
+            kinds = types[0][:, : config.types].contiguous().chunk(P)
+        given = [*norm[0].chunk(P), *norm[1].chunk(P), *words, *places, *kinds]
         return None, None, None, None, None, *given[: len(ctx.needs_input_grad) - 5]
 
 
@@ -174,8 +178,10 @@ def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
         ]
         return torch.stack(parts)
     grad = dz.new_zeros(R, rows, H)
-    grid = (-(-B * T // SCATTER[0]), -(-H // SCATTER[1]), R)
-    kernels("embed_kernels").scatter_rows[grid](dz, ids, grad, B * T, rows, S, skip, H, *SCATTER)
+    grid = (-(-B * T // blocks.SCATTER[0]), -(-H // blocks.SCATTER[1]), R)
+    kernels("embed_kernels").scatter_rows[grid](
+        dz, ids, grad, B * T, rows, S, skip, H, *blocks.SCATTER
+    )
     return grad
 
 

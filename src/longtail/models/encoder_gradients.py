@@ -1,9 +1,15 @@
-"""Gradients of the matrices of all layers by few products: see `encoder_pass`."""
+"""Gradients of the matrices and vectors of all layers in few launches: see `encoder_pass`."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+from longtail.models import encoder_blocks as blocks
+from longtail.models.encoder_blocks import kernels
 
 # Tokens of a model's batch up to which the gradients of all layers wait for the last one. Such a
 # layer's product is a few µs on half of a GPU, together they fill it. A larger one fills it alone,
@@ -84,3 +90,21 @@ def _outer_product(dy: Tensor, x: Tensor, out: Tensor) -> None:
         torch.ops.aten.mm.dtype_out(dy[0].t(), x[0], torch.float32, out=out[0])
     else:
         torch.ops.aten.bmm.dtype_out(dy.transpose(1, 2), x, torch.float32, out=out)
+
+
+def row_sums(partials: Sequence[Tensor], last: Sequence[int], layers: int = 1) -> list[Tensor]:
+    """Sums over the rows of up to three [..., L, rows, width], in one launch: [..., L, width] each.
+
+    Args:
+        last: how many rows the last layer has, of each.
+    """
+    sums, given, programs = [], [], 0
+    for partial, stop in zip(partials, last, strict=True):
+        *lead, rows, width = partial.shape
+        sums.append(partial.new_empty(*lead, width))
+        given += [partial, sums[-1], rows, stop, width, programs]
+        programs += math.prod(lead) * -(-width // blocks.SUMS[1])
+    for _ in range(3 - len(sums)):  # no program gets there
+        given += [*given[:5], programs]
+    kernels("encoder_kernels").sum_rows[(programs,)](*given, layers, *blocks.SUMS)
+    return sums

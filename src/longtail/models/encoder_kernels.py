@@ -158,3 +158,38 @@ def gelu_backward(
         total += d
     into = partial + r.to(tl.int64) * model_stride + block * WIDTH + c
     tl.store(into, total, c < WIDTH)
+
+
+@triton.jit
+def _sum_rows(
+    partial, out, rows, last, width, program, L, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """out[i] = Σ partial[i, :rows] at a block of columns, or Σ partial[i, :last] in layer L - 1."""
+    across = tl.cdiv(width, COLUMNS)
+    i = program // across
+    c = program % across * COLUMNS + tl.arange(0, COLUMNS)
+    stop = tl.where(i % L == L - 1, last, rows)
+    partial += i.to(tl.int64) * rows * width
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, stop, ROWS):
+        n = start + tl.arange(0, ROWS)
+        inside = (n < stop)[:, None] & (c < width)[None, :]
+        total += tl.load(partial + n[:, None] * width + c[None, :], inside, 0.0)
+    tl.store(out + i * width + c, tl.sum(total, 0), c < width)
+
+
+@triton.jit
+def sum_rows(
+    a, a_out, a_rows, a_last, a_width, a_start,
+    b, b_out, b_rows, b_last, b_width, b_start,
+    c, c_out, c_rows, c_last, c_width, c_start,
+    L, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Sums over the rows of three [..., L, rows, width]; programs from `start` on do each."""
+    program = tl.program_id(0)
+    if program < b_start:
+        _sum_rows(a, a_out, a_rows, a_last, a_width, program - a_start, L, ROWS, COLUMNS)
+    elif program < c_start:
+        _sum_rows(b, b_out, b_rows, b_last, b_width, program - b_start, L, ROWS, COLUMNS)
+    else:
+        _sum_rows(c, c_out, c_rows, c_last, c_width, program - c_start, L, ROWS, COLUMNS)

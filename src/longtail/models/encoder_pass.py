@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from longtail.models import encoder_blocks as blocks
+from longtail.models.encoder_blocks import kernels, warps, wide
 from longtail.models.encoder_config import LAYER, MATRICES, VECTORS, EncoderConfig
-from longtail.models.encoder_gradients import Operands
+from longtail.models.encoder_gradients import Operands, row_sums
 
 HALF = torch.bfloat16  # what products take
-ROWS = 4  # of a block in the norms' backward
-QUERIES = 32  # of a block of attention, and keys
-GELU = (8, 256)  # rows and columns of a block
 # Which of a layer's random numbers: attention's, its output's, the feed-forward's.
 _ATTENTION, _MIXED, _INNER = range(3)
-
-
-def wide(n: int) -> int:
-    """The next power of two: what a block must be."""
-    return 1 << (n - 1).bit_length()
-
-
-def kernels(name: str) -> Any:
-    """A module of kernels, imported at the first use: Triton is not everywhere."""
-    return importlib.import_module(f"longtail.models.{name}")
-
-
-def warps(n: int) -> int:
-    """So few that a row's sums need no other warp, as long as 16 numbers a thread are enough."""
-    return max(1, wide(n) // 512)
 
 
 class LayerPass:
@@ -108,12 +91,9 @@ class LayerPass:
         L, H = self.config.layers, self.H
         empty = functools.partial(torch.empty, device=self.seen.device)
         self.operands.prepare()
-        self.norms = empty(2, 3, self.R, L, -(-self.N // ROWS), H)
-        self.ups = empty(self.R, L, -(-self.N // GELU[0]), self.I)
-        self.qkvs = empty(self.R, L, self.B * -(-self.T // QUERIES), 3 * H)
-        if self.first:  # the last layer has fewer rows to sum
-            self.norms[:, :, :, -1, -(-self.B // ROWS) :].zero_()
-            self.ups[:, -1, -(-self.B // GELU[0]) :].zero_()
+        self.norms = empty(2, 3, self.R, L, -(-self.N // blocks.ROWS), H)
+        self.ups = empty(self.R, L, -(-self.N // blocks.GELU[0]), self.I)
+        self.qkvs = empty(self.R, L, self.B * -(-self.T // blocks.QUERIES), 3 * H)
         if self.relative is not None:
             shape = (self.R, self.B, self.config.heads, self.T, self.T)
             self.drelative = torch.zeros(shape, device=self.seen.device)
@@ -152,9 +132,11 @@ class LayerPass:
         self.operands.finish()
         names = ("attention_gain", "attention_shift", "out_bias")
         names += ("output_gain", "output_shift", "down_bias")
-        norms = self.norms.sum(-2).flatten(0, 1)
-        sums = dict(zip(names, norms, strict=True))
-        sums |= {"up_bias": self.ups.sum(-2), "qkv_bias": self.qkvs.sum(-2)}
+        rows = self.B if self.first else self.N  # of the last layer after attention
+        last = (-(-rows // blocks.ROWS), -(-rows // blocks.GELU[0]), self.qkvs.shape[-2])
+        norms, ups, qkvs = row_sums((self.norms, self.ups, self.qkvs), last, self.config.layers)
+        sums = dict(zip(names, norms.flatten(0, 1), strict=True))
+        sums |= {"up_bias": ups, "qkv_bias": qkvs}
         sums |= self.operands.gradients
         return [part for name in LAYER for part in sums[name].chunk(self.P)]
 
@@ -204,11 +186,11 @@ class LayerPass:
         gain = self._of(f"{kind}_gain", layer)
         dz, rows = torch.empty_like(x), x.shape[1]
         partial = self.norms[which - _MIXED, :, :, layer]  # [3, R, blocks, H]
-        self.kernels.norm_backward[(-(-rows // ROWS), self.R)](
+        self.kernels.norm_backward[(-(-rows // blocks.ROWS), self.R)](
             dy, dz16 if dy16 is None else dy16, x, a, self._of(bias, layer), gain, *stats, dz, dz16,
             partial, self.seeds, rows, self.S, gain.stride(0), self._salt(layer, which),
             partial.stride(0), partial.stride(1),
-            self.H, wide(self.H), ROWS, self.drop, True, dy16 is not None,
+            self.H, wide(self.H), blocks.ROWS, self.drop, True, dy16 is not None,
             num_warps=warps(self.H),
         )  # fmt: skip
         return dz
@@ -217,9 +199,9 @@ class LayerPass:
         self, kernel: Any, layer: int, given: Sequence[Tensor], out: Sequence[Tensor], *strides: int
     ) -> None:
         bias, rows = self._of("up_bias", layer), given[0].shape[1]
-        grid = (-(-rows // GELU[0]), -(-self.I // GELU[1]), self.R)
+        grid = (-(-rows // blocks.GELU[0]), -(-self.I // blocks.GELU[1]), self.R)
         kernel[grid](
-            *given, bias, *out, rows, self.I, bias.stride(0), *strides, *GELU,
+            *given, bias, *out, rows, self.I, bias.stride(0), *strides, *blocks.GELU,
             num_warps=1 if strides else 4,
         )  # fmt: skip
 
@@ -234,10 +216,10 @@ class LayerPass:
     ) -> None:
         bias, head = self._of("qkv_bias", layer), self.H // self.config.heads
         kernel = getattr(kernels("attention_kernels"), name)
-        kernel[(self.R * self.B, self.config.heads, times * -(-self.T // QUERIES))](
+        kernel[(self.R * self.B, self.config.heads, times * -(-self.T // blocks.QUERIES))](
             *given, bias, self.seen, bias if self.relative is None else self.relative, *out,
             self.seeds, self.S, self.B, self.T, bias.stride(0), self._salt(layer, _ATTENTION),
-            head**-0.5, *strides, self.config.heads, head, max(16, wide(self.T)), QUERIES,
+            head**-0.5, *strides, self.config.heads, head, max(16, wide(self.T)), blocks.QUERIES,
             self.relative is not None, self.drop, num_warps=4,
             num_stages=1,
         )  # fmt: skip
