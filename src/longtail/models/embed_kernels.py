@@ -38,32 +38,32 @@ def embed_forward(
 
 @triton.jit
 def scatter_rows(
-    dz, ids, grad, N, V, S, skip, H: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    dz, ids, grad, N, V, S, skip,
+    H: tl.constexpr, LONG: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """grad[id] = Σ dz of the tokens that are `id`, written by the first of them.
+    """grad[id] = Σ dz of the tokens that are `id`, by the program of the first of them.
 
-    All models r in one launch; model r reads the tokens of replica r % S.
-
-    The sum is a product with the matrix of "is the same token": no atomics, hence the same bits in
-    every run, and a word that comes often takes no longer. Rows of `skip`, padding, get none.
+    All models r in one launch; model r reads the tokens of replica r % S. The others have nothing
+    to do, nor has `skip`, padding. The first one goes over all tokens up to the last of its kind,
+    ROWS at once, and loads its own: no atomics, hence the same bits in every run, and a word that
+    comes often takes no longer than one that comes twice.
     """
-    r = tl.program_id(2).to(tl.int64)
-    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    n, r = tl.program_id(0), tl.program_id(2).to(tl.int64)
     h = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     ids += r % S * N
     dz += r * N * H
-    mine = tl.load(ids + n, n < N, skip)
-    before = tl.zeros([ROWS], tl.int32)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, N, ROWS):
-        j = start + tl.arange(0, ROWS)
-        same = (mine[:, None] == tl.load(ids + j, j < N, -1)[None, :]).to(tl.int32)
-        before += tl.sum(tl.where(j[None, :] < n[:, None], same, 0), 1)
-        values = tl.load(dz + j[:, None] * H + h[None, :], (j < N)[:, None] & (h < H)[None, :], 0.0)
-        total += tl.dot(same.to(tl.float32), values, input_precision="tf32x3")
-    into = grad + (r * V + mine)[:, None] * H + h[None, :]
-    first = ((before == 0) & (mine != skip))[:, None]
-    tl.store(into, total, first & (h < H)[None, :])
+    mine = tl.load(ids + n)
+    if mine != skip:
+        j = tl.arange(0, LONG)
+        same = tl.load(ids + j, j < N, skip) == mine
+        if tl.min(tl.where(same, j, N), 0) == n:
+            total = tl.zeros([ROWS, COLUMNS], tl.float32)
+            for start in range(n, tl.max(tl.where(same, j, 0), 0) + 1, ROWS):
+                k = start + tl.arange(0, ROWS)
+                own = tl.load(ids + k, k < N, skip) == mine
+                inside = own[:, None] & (h < H)[None, :]
+                total += tl.load(dz + k[:, None] * H + h[None, :], inside, 0.0)
+            tl.store(grad + (r * V + mine) * H + h, tl.sum(total, 0), h < H)
 
 
 @triton.jit

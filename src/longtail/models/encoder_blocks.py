@@ -12,7 +12,7 @@ ROWS = 4  # of a block in the norms' backward
 QUERIES = 32  # of a block of attention, and keys
 GELU = (8, 256)  # rows and columns of a block
 SUMS = (32, 64)  # partial sums added at once, and columns
-SCATTER = (32, 64)  # tokens and columns of a block of the word table's gradient
+SCATTER = (32, 128, 4)  # tokens looked at at once for the word table's gradient, columns, warps
 
 
 def wide(n: int) -> int:

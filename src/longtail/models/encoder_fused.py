@@ -23,7 +23,7 @@ from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportMissingImports]
 
 from longtail.models import encoder_blocks as blocks
-from longtail.models.encoder_blocks import kernels, warps, wide
+from longtail.models.encoder_blocks import kernels, wide
 from longtail.models.encoder_config import LAYER, TABLES, EncoderConfig, Stacked
 from longtail.models.encoder_gradients import row_sums
 from longtail.models.encoder_pass import LayerPass
@@ -143,7 +143,7 @@ class _Embed(torch.autograd.Function):
         kernels("encoder_kernels").norm_backward[(count, P * S)](
             dy.contiguous(), dy, z, z, gain, gain, mean, rstd, dz, dz, partial, ids, N, S, H, 0,
             partial.stride(0), partial.stride(1), H, wide(H), blocks.ROWS, 0.0, False, False,
-            num_warps=warps(H),
+            num_warps=blocks.warps(H),
         )  # fmt: skip
         needs = [any(ctx.needs_input_grad[5 + i : 5 + i + P]) for i in range(2 * P, 5 * P, P)]
         absent: list[Tensor | None] = [None] * P
@@ -178,9 +178,9 @@ def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
         ]
         return torch.stack(parts)
     grad = dz.new_zeros(R, rows, H)
-    grid = (-(-B * T // blocks.SCATTER[0]), -(-H // blocks.SCATTER[1]), R)
-    kernels("embed_kernels").scatter_rows[grid](
-        dz, ids, grad, B * T, rows, S, skip, H, *blocks.SCATTER
+    together, columns, warps = blocks.SCATTER
+    kernels("embed_kernels").scatter_rows[(B * T, -(-H // columns), R)](
+        dz, ids, grad, B * T, rows, S, skip, H, wide(B * T), together, columns, num_warps=warps
     )
     return grad
 
