@@ -2,7 +2,8 @@
 
 A program has a block of queries (in backward, of queries or of keys) of one head of one sequence
 and goes over all blocks of the other side, up to the sequence's last real token; outputs after it
-are 0. See `encoder_kernels` for rows, models and sums.
+are 0. Of the T tokens of a sequence the first Q ask: all, or one where only [CLS] is wanted. See
+`encoder_kernels` for rows, models and sums.
 """
 
 import triton
@@ -36,14 +37,14 @@ def _blocks_until(mask, block, T, LONG: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def attention_forward(
-    qkv, qkv_bias, mask, relative, out, lse, seeds, S, B, T, stride, salt, factor,
+    qkv, qkv_bias, mask, relative, out, lse, seeds, S, B, T, Q, stride, salt, factor,
     HEADS: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """softmax(q k' / √d + relative) v for a block of queries of one head of one sequence.
 
     Keys come in blocks too; what was summed is scaled down when a larger score appears. lse
-    [R, B, heads, T] is the logarithm of each softmax's sum, for the way back.
+    [R, B, heads, Q] is the logarithm of each softmax's sum, for the way back.
     """
     r, b, head = tl.program_id(0) // B, tl.program_id(0) % B, tl.program_id(1)
     s, first = r % S, (r * B + b).to(tl.int64) * T * (HEADS * D)
@@ -75,15 +76,16 @@ def attention_forward(
         v = _heads(qkv, qkv_bias, u, T, 2, HEADS, D).to(half)
         mixed = mixed * shrink[:, None] + tl.dot(weight.to(half), v)
     total = tl.maximum(total, 1e-30)
-    tl.store(lse + ((r * B + b) * HEADS + head) * T + t, top + tl.log(total), t < T)
+    tl.store(lse + ((r * B + b) * HEADS + head) * Q + t, top + tl.log(total), t < Q)
     at = t[:, None] * (HEADS * D) + tl.arange(0, D)[None, :]
-    tl.store(out + first + head * D + at, (mixed / total[:, None]).to(half), (t < T)[:, None])
+    out += (r * B + b).to(tl.int64) * Q * (HEADS * D) + head * D
+    tl.store(out + at, (mixed / total[:, None]).to(half), (t < Q)[:, None])
 
 
 @triton.jit
 def _queries_backward(
     dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, drelative, seeds,
-    s, b, head, t, stop, B, T, salt, factor,
+    s, b, head, t, stop, B, T, Q, salt, factor,
     HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
@@ -92,14 +94,14 @@ def _queries_backward(
     half: tl.constexpr = qkv.dtype.element_ty
     q = (_heads(qkv, qkv_bias, t, T, 0, HEADS, D) * factor).to(half)
     at = t[:, None] * (HEADS * D) + d
-    do = tl.load(dout + at, (t < T)[:, None], 0.0)
-    mixed = tl.load(out + at, (t < T)[:, None], 0.0).to(tl.float32)
+    do = tl.load(dout + at, (t < Q)[:, None], 0.0)
+    mixed = tl.load(out + at, (t < Q)[:, None], 0.0).to(tl.float32)
     along = tl.sum(do.to(tl.float32) * mixed, 1)[:, None]
-    top = tl.load(lse + t, t < T, 0.0)[:, None]
+    top = tl.load(lse + t, t < Q, 0.0)[:, None]
     dq = tl.zeros([BLOCK, D], tl.float32)
     for start in range(0, stop, BLOCK):
         u = start + tl.arange(0, BLOCK)
-        both = (t < T)[:, None] & (u < T)[None, :]
+        both = (t < Q)[:, None] & (u < T)[None, :]
         k = _heads(qkv, qkv_bias, u, T, 1, HEADS, D).to(half)
         score = tl.dot(q, tl.trans(k))
         if RELATIVE:
@@ -122,7 +124,7 @@ def _queries_backward(
 @triton.jit
 def _keys_backward(
     dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, seeds,
-    s, b, head, t, stop, B, T, salt, factor,
+    s, b, head, t, stop, B, T, Q, salt, factor,
     HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
@@ -136,21 +138,21 @@ def _keys_backward(
     dv = tl.zeros([BLOCK, D], tl.float32)
     for start in range(0, stop, BLOCK):
         u = start + tl.arange(0, BLOCK)
-        both = seen & (u < T)[None, :]
+        both = seen & (u < Q)[None, :]
         q = (_heads(qkv, qkv_bias, u, T, 0, HEADS, D) * factor).to(half)
         score = tl.dot(k, tl.trans(q))
         if RELATIVE:
             score += tl.load(relative + u[None, :] * T + t[:, None], both, 0.0)
-        p = tl.where(both, tl.exp(score - tl.load(lse + u, u < T, 0.0)[None, :]), 0.0)
+        p = tl.where(both, tl.exp(score - tl.load(lse + u, u < Q, 0.0)[None, :]), 0.0)
         at = u[:, None] * (HEADS * D) + d
-        do = tl.load(dout + at, (u < T)[:, None], 0.0)
+        do = tl.load(dout + at, (u < Q)[:, None], 0.0)
         dp = tl.dot(v, tl.trans(do))
         used = p
         if DROP > 0:
             keep = _kept_pairs(seeds, s, b, B, salt, head, u[None, :], t[:, None], HEADS, DROP)
             used = p * keep
             dp *= keep
-        mixed = tl.load(out + at, (u < T)[:, None], 0.0).to(tl.float32)
+        mixed = tl.load(out + at, (u < Q)[:, None], 0.0).to(tl.float32)
         ds = p * (dp - tl.sum(do.to(tl.float32) * mixed, 1)[None, :])
         dv += tl.dot(used.to(half), do)
         dk += tl.dot(ds.to(half), q)
@@ -165,7 +167,7 @@ def _keys_backward(
 @triton.jit
 def attention_backward(
     dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, drelative, seeds,
-    S, B, T, stride, salt, factor, model_stride,
+    S, B, T, Q, stride, salt, factor, model_stride,
     HEADS: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
@@ -178,10 +180,11 @@ def attention_backward(
     blocks = tl.num_programs(2) // 2
     block = tl.program_id(2) % blocks
     s, first = r % S, (r * B + b).to(tl.int64) * T * (HEADS * D)
-    dout, out = dout + first + head * D, out + first + head * D
+    asked = (r * B + b).to(tl.int64) * Q * (HEADS * D)
+    dout, out = dout + asked + head * D, out + asked + head * D
     qkv, dqkv = qkv + 3 * first + head * D, dqkv + 3 * first + head * D
     qkv_bias += r * stride + head * D
-    lse += ((r * B + b) * HEADS + head) * T
+    lse += ((r * B + b) * HEADS + head) * Q
     mask += (s * B + b) * T
     relative += (r * HEADS + head).to(tl.int64) * T * T
     drelative += ((r * B + b) * HEADS + head).to(tl.int64) * T * T
@@ -189,12 +192,14 @@ def attention_backward(
     t = block * BLOCK + tl.arange(0, BLOCK)
     stop = _blocks_until(mask, block, T, LONG, BLOCK)
     if tl.program_id(2) < blocks:
+        stop = tl.where(block * BLOCK < Q, stop, 0)
         _queries_backward(
             dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, drelative, seeds,
-            s, b, head, t, stop, B, T, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
+            s, b, head, t, stop, B, T, Q, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
         )  # fmt: skip
     else:
+        stop = tl.minimum(stop, Q)
         _keys_backward(
             dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, seeds,
-            s, b, head, t, stop, B, T, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
+            s, b, head, t, stop, B, T, Q, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
         )  # fmt: skip

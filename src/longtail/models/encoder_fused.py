@@ -141,9 +141,9 @@ class _Embed(torch.autograd.Function):
         dz, count = torch.empty_like(z), -(-N // blocks.ROWS)
         partial = z.new_empty(2, P * S, count, H)
         kernels("encoder_kernels").norm_backward[(count, P * S)](
-            dy.contiguous(), dy, z, z, gain, gain, mean, rstd, dz, dz, partial, ids, N, S, H, 0,
-            partial.stride(0), partial.stride(1), H, wide(H), blocks.ROWS, 0.0, False, False,
-            num_warps=blocks.warps(H),
+            dy.contiguous(), dy, z, z, gain, gain, mean, rstd, dz, dz, partial, ids, N, S,
+            H, 1, H, 0, partial.stride(0), partial.stride(1), H, wide(H), blocks.ROWS,
+            0.0, False, False, num_warps=blocks.warps(H),
         )  # fmt: skip
         needs = [any(ctx.needs_input_grad[5 + i : 5 + i + P]) for i in range(2 * P, 5 * P, P)]
         absent: list[Tensor | None] = [None] * P
@@ -221,7 +221,12 @@ class _Layers(torch.autograd.Function):
         run.prepare()
         for layer in reversed(range(run.config.layers)):
             dh, dh16 = run.backward(layer, dh, dh16, ctx.saved[layer])
-        dh = (dh if dh16 is None else dh + dh16).view(ctx.shape)
+        assert dh16 is not None
+        if dh.shape == dh16.shape:
+            dh = dh + dh16
+        else:  # one layer, and its first positions alone
+            dh, first = dh16.float(), dh
+            dh[:, :: run.T] += first
         drelative = None if run.drelative is None else run.drelative.sum(1)
         ctx.saved = None
-        return None, None, None, dh, None, drelative, *run.gradients()
+        return None, None, None, dh.view(ctx.shape), None, drelative, *run.gradients()

@@ -20,10 +20,13 @@ def kept(seeds, s, salt, where, DROP: tl.constexpr):
 
 @triton.jit
 def norm_forward(
-    x, a, bias, gain, shift, y, y16, mean, rstd, seeds, N, S, stride, salt, eps,
+    x, a, bias, gain, shift, y, y16, mean, rstd, seeds, N, S, x_row, stride, salt, eps,
     H: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
-    """y = norm(x + dropout(a + bias)): the end of both halves of a layer."""
+    """y = norm(x + dropout(a + bias)): the end of both halves of a layer.
+
+    Rows of x are x_row numbers apart: H, or more where only some of its rows are wanted.
+    """
     r = tl.program_id(1)
     start = tl.program_id(0) * ROWS
     row = tl.arange(0, ROWS)[:, None]
@@ -32,12 +35,13 @@ def norm_forward(
     own = r * stride + h
     inside = (n < N) & (h < H)
     first = (r * N + start).to(tl.int64) * H  # one large number; within the block small ones do
-    x, a, y, y16 = x + first, a + first, y + first, y16 + first
+    x += (r * N + start).to(tl.int64) * x_row
+    a, y, y16 = a + first, y + first, y16 + first
     at = row * H + h
     branch = tl.load(a + at, inside, 0.0).to(tl.float32) + tl.load(bias + own, h < H, 0.0)
     if DROP > 0:
         branch *= kept(seeds, r % S, salt, ((r % S) * N + n) * H + h, DROP)
-    z = tl.where(inside, tl.load(x + at, inside, 0.0) + branch, 0.0)
+    z = tl.where(inside, tl.load(x + row * x_row + h, inside, 0.0) + branch, 0.0)
     center = tl.sum(z, 1, keep_dims=True) / H
     z = tl.where(h < H, z - center, 0.0)
     scale = tl.rsqrt(tl.sum(z * z, 1, keep_dims=True) / H + eps)
@@ -50,21 +54,22 @@ def norm_forward(
 
 @triton.jit
 def norm_backward(
-    dy, dy16, x, a, bias, gain, mean, rstd, dz, dz16, partial, seeds, N, S, stride, salt,
-    kind_stride, model_stride,
+    dy, dy16, x, a, bias, gain, mean, rstd, dz, dz16, partial, seeds, N, S,
+    x_row, every, stride, salt, kind_stride, model_stride,
     H: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, DROP: tl.constexpr,
     BRANCH: tl.constexpr, TWO: tl.constexpr,
 ):  # fmt: skip
     """Gradient of `norm_forward`: dz for x, dz16 for a, and partial sums for gain, shift and bias.
 
-    What arrives is dy, plus dy16 if TWO; without a BRANCH, z is x alone. Row after row, so that the
-    sums over rows stay where they are, in registers.
+    What arrives is dy, plus dy16 if TWO; dy has one row for `every` of the others, the first of
+    them. Without a BRANCH, z is x alone. Row after row, so that the sums over rows stay where they
+    are, in registers.
     """
     block, r = tl.program_id(0), tl.program_id(1)
     h = tl.arange(0, WIDE)
     own = r * stride + h
     first = (r * N + block * ROWS).to(tl.int64) * H
-    dy, dy16, x, a = dy + first, dy16 + first, x + first, a + first
+    dy16, a, x = dy16 + first, a + first, x + (r * N + block * ROWS).to(tl.int64) * x_row
     dz, dz16 = dz + first, dz16 + first
     weight = tl.load(gain + own, h < H, 0.0)
     dgain = tl.zeros([WIDE], tl.float32)
@@ -74,7 +79,7 @@ def norm_backward(
         n = block * ROWS + row
         inside = h < tl.where(n < N, H, 0)
         at = row * H + h
-        z = tl.load(x + at, inside, 0.0)
+        z = tl.load(x + row * x_row + h, inside, 0.0)
         if BRANCH:
             branch = tl.load(a + at, inside, 0.0).to(tl.float32) + tl.load(bias + own, h < H, 0.0)
             if DROP > 0:
@@ -84,7 +89,9 @@ def norm_backward(
         stats = r * N + tl.minimum(n, N - 1)  # some row's, where there is no such row
         scale = tl.load(rstd + stats)
         unit = tl.where(inside, (z - tl.load(mean + stats)) * scale, 0.0)
-        d = tl.load(dy + at, inside, 0.0)
+        given = (r * N + n) // every
+        there = h < tl.where((n < N) & (given * every == r * N + n), H, 0)
+        d = tl.load(dy + given.to(tl.int64) * H + h, there, 0.0)
         if TWO:
             d += tl.load(dy16 + at, inside, 0.0).to(tl.float32)
         g = d * weight

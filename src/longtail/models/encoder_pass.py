@@ -66,14 +66,10 @@ class LayerPass:
     def forward(self, layer: int, h: Tensor, h16: Tensor) -> tuple[Tensor, Tensor, Any]:
         """The hidden states after `layer` in fp32 and bf16, and what `backward` needs."""
         qkv = _product(h16, self._of("qkv_weight", layer).transpose(1, 2))
-        mixed = (
-            torch.empty_like(h16) if self._narrow(layer) else self.operands.x("out_weight", layer)
-        )
-        lse = h.new_empty(self.R, self.B, self.config.heads, self.T)
-        self._attention("attention_forward", layer, (qkv,), (mixed, lse), 1)
-        full = mixed
-        if self._narrow(layer):
-            h, mixed = h[:, :: self.T].contiguous(), mixed[:, :: self.T].contiguous()
+        mixed = self.operands.x("out_weight", layer)
+        lse = h.new_empty(self.R, self.B, self.config.heads, self._queries(layer))
+        programs = -(-self._queries(layer) // blocks.QUERIES)
+        self._attention("attention_forward", layer, (qkv,), (mixed, lse), programs)
         a = _product(mixed, self._of("out_weight", layer).transpose(1, 2))
         y16 = self.operands.x("up_weight", layer)
         y, *stats = self._norm(layer, _MIXED, h, a, y16)
@@ -84,7 +80,7 @@ class LayerPass:
         last = layer == self.config.layers - 1
         z16 = torch.empty_like(c) if last else self.operands.x("qkv_weight", layer + 1)
         z, *more = self._norm(layer, _INNER, y, c, z16)
-        return z, z16, (h, h16, qkv, lse, full, mixed, a, y, y16, stats, u, g, c, more)
+        return z, z16, (h, h16, qkv, lse, mixed, a, y, y16, stats, u, g, c, more)
 
     def prepare(self) -> None:
         """Room for the gradients: whole for matrices, in partial sums over rows for vectors."""
@@ -101,8 +97,11 @@ class LayerPass:
     def backward(
         self, layer: int, dy: Tensor, dy16: Tensor | None, saved: Any
     ) -> tuple[Tensor, Tensor]:
-        """From the gradient dy + dy16 after `layer` to that before it, in two parts as well."""
-        h, h16, qkv, lse, full, mixed, a, y, y16, stats, u, g, c, more = saved
+        """From the gradient dy + dy16 after `layer` to that before it, in two parts as well.
+
+        dy may have the first positions alone, [R, B, H]: it is 0 at the others.
+        """
+        h, h16, qkv, lse, mixed, a, y, y16, stats, u, g, c, more = saved
         multiply, dz16 = self.operands.multiply, self.operands.dy("down_weight", layer)
         dz = self._norm_backward(layer, _INNER, dy, dy16, y, c, more, dz16)
         dg = _product(dz16, self._of("down_weight", layer))
@@ -116,13 +115,11 @@ class LayerPass:
         dz = self._norm_backward(layer, _MIXED, dz, dy16, h, a, stats, dz16)
         dmixed = _product(dz16, self._of("out_weight", layer))
         multiply("out_weight", layer, dz16, mixed)
-        if self._narrow(layer):
-            dz, dmixed = self._widened(dz), self._widened(dmixed)
         dqkv = self.operands.dy("qkv_weight", layer)
         bias = dqkv if self.drelative is None else self.drelative
-        given, out = (dmixed, full, lse, qkv), (dqkv, self.qkvs[:, layer], bias)
-        stride = self.qkvs.stride(0)
-        self._attention("attention_backward", layer, given, out, 2, stride)
+        given, out = (dmixed, mixed, lse, qkv), (dqkv, self.qkvs[:, layer], bias)
+        programs, stride = 2 * -(-self.T // blocks.QUERIES), self.qkvs.stride(0)
+        self._attention("attention_backward", layer, given, out, programs, stride)
         dh16 = _product(dqkv, self._of("qkv_weight", layer))
         multiply("qkv_weight", layer, dqkv, h16)
         return dz, dh16
@@ -140,14 +137,9 @@ class LayerPass:
         sums |= self.operands.gradients
         return [part for name in LAYER for part in sums[name].chunk(self.P)]
 
-    def _narrow(self, layer: int) -> bool:
-        return self.first and layer == self.config.layers - 1
-
-    def _widened(self, x: Tensor) -> Tensor:
-        """[R, B, H] of the first positions among zeros for the others, [R, B T, H]."""
-        out = x.new_zeros(self.R, self.N, self.H)
-        out[:, :: self.T] = x
-        return out
+    def _queries(self, layer: int) -> int:
+        """Of each sequence: how many positions have a hidden state after this layer's attention."""
+        return 1 if self.first and layer == self.config.layers - 1 else self.T
 
     def _of(self, name: str, layer: int) -> Tensor:
         return self.values[name][:, layer]
@@ -161,11 +153,12 @@ class LayerPass:
         """norm(x + a + bias) in fp32 (and in bf16 into y16), mean and 1 / deviation of each row."""
         bias, kind = _NORMS[which]
         gain = self._of(f"{kind}_gain", layer)
-        y, rows = torch.empty_like(x), x.shape[1]
+        y, rows = x.new_empty(a.shape), a.shape[1]
         mean, rstd = (torch.empty(self.R, rows, device=x.device) for _ in range(2))
         self.kernels.norm_forward[(-(-rows // 8), self.R)](
             x, a, self._of(bias, layer), gain, self._of(f"{kind}_shift", layer), y, y16, mean, rstd,
-            self.seeds, rows, self.S, gain.stride(0), self._salt(layer, which), self.config.eps,
+            self.seeds, rows, self.S, self.H * (x.shape[1] // rows), gain.stride(0),
+            self._salt(layer, which), self.config.eps,
             self.H, wide(self.H), 8, self.drop, num_warps=8,
         )  # fmt: skip
         return y, mean, rstd
@@ -184,11 +177,12 @@ class LayerPass:
         """The gradient of x in fp32; that of a goes into dz16."""
         bias, kind = _NORMS[which]
         gain = self._of(f"{kind}_gain", layer)
-        dz, rows = torch.empty_like(x), x.shape[1]
+        dz, rows = x.new_empty(a.shape), a.shape[1]
         partial = self.norms[which - _MIXED, :, :, layer]  # [3, R, blocks, H]
         self.kernels.norm_backward[(-(-rows // blocks.ROWS), self.R)](
             dy, dz16 if dy16 is None else dy16, x, a, self._of(bias, layer), gain, *stats, dz, dz16,
-            partial, self.seeds, rows, self.S, gain.stride(0), self._salt(layer, which),
+            partial, self.seeds, rows, self.S, self.H * (x.shape[1] // rows), rows // dy.shape[1],
+            gain.stride(0), self._salt(layer, which),
             partial.stride(0), partial.stride(1),
             self.H, wide(self.H), blocks.ROWS, self.drop, True, dy16 is not None,
             num_warps=warps(self.H),
@@ -211,17 +205,17 @@ class LayerPass:
         layer: int,
         given: Sequence[Tensor],
         out: Sequence[Tensor],
-        times: int,
+        programs: int,
         *strides: int,
     ) -> None:
         bias, head = self._of("qkv_bias", layer), self.H // self.config.heads
         kernel = getattr(kernels("attention_kernels"), name)
-        kernel[(self.R * self.B, self.config.heads, times * -(-self.T // blocks.QUERIES))](
+        kernel[(self.R * self.B, self.config.heads, programs)](
             *given, bias, self.seen, bias if self.relative is None else self.relative, *out,
-            self.seeds, self.S, self.B, self.T, bias.stride(0), self._salt(layer, _ATTENTION),
-            head**-0.5, *strides, self.config.heads, head, max(16, wide(self.T)), blocks.QUERIES,
-            self.relative is not None, self.drop, num_warps=4,
-            num_stages=1,
+            self.seeds, self.S, self.B, self.T, self._queries(layer), bias.stride(0),
+            self._salt(layer, _ATTENTION), head**-0.5, *strides, self.config.heads, head,
+            max(16, wide(self.T)), blocks.QUERIES, self.relative is not None, self.drop,
+            num_warps=4, num_stages=1,
         )  # fmt: skip
 
 
