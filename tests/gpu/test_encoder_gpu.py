@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longtail.examples import Ragged
-from longtail.models import encoder_fused, encoder_pass
+from longtail.models import encoder_blocks, encoder_fused, encoder_gradients, encoder_pass
 from longtail.models.encoder import Encoder, EncoderConfig
 from longtail.models.sentence_pairs import SentencePairs
 from longtail.replicas import Replicas
@@ -48,7 +48,8 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("config", "P", "S", "width"), [(BERT, 1, 1, 64), (BERT, 2, 2, 80), (MPNET, 2, 1, 128)]
+    ("config", "P", "S", "width"),
+    [(BERT, 1, 1, 64), (BERT, 2, 2, 80), (BERT, 4, 1, 96), (MPNET, 2, 1, 128)],
 )
 def test_kernels_agree_with_fp32(
     config: EncoderConfig, P: int, S: int, width: int, monkeypatch: pytest.MonkeyPatch
@@ -88,6 +89,90 @@ def test_the_first_position_alone_is_that_of_all(config: EncoderConfig, width: i
     assert grads.keys() == expected.keys()
     for name, value in expected.items():
         assert error(grads[name], value) < 2e-2, name
+
+
+def encoded(model: Replicas, inputs: Ragged, first: bool) -> tuple[torch.Tensor, dict]:
+    """Hidden states that count, and all gradients, by the kernels."""
+    encoders = [member.encoder for member in model.members]
+    model.zero_grad()
+    stacked = encoders[0].stacked_parameters(encoders)
+    with torch.autocast("cuda", torch.bfloat16):
+        hidden = encoders[0].embed(stacked, inputs.padded)
+        hidden = encoders[0].encode(stacked, hidden, inputs.mask(), first=first)
+    if not first:
+        hidden = hidden * inputs.mask().repeat(len(encoders), 1, 1)[..., None]
+    (hidden**3).sum().backward()
+    return hidden.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(("config", "P", "S"), [(BERT, 1, 1), (BERT, 4, 1), (MPNET, 2, 2)])
+def test_large_batches_multiply_layer_by_layer_to_the_same(
+    config: EncoderConfig, P: int, S: int, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = stack(config, P, S), pairs(config.pad, (S, 7), 72)
+    hidden, expected = encoded(model, inputs, first)
+    expected = {name: value.clone() for name, value in expected.items()}
+    monkeypatch.setattr(encoder_gradients, "TOGETHER", 7 * 72 - 1)
+    other, found = encoded(model, inputs, first)
+    assert torch.equal(hidden, other)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert error(found[name], value) < 1e-4, name
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("config", [BERT, MPNET])
+def test_block_sizes_do_not_change_results(
+    config: EncoderConfig, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = stack(config, 2, 1), pairs(config.pad, (1, 9), 100)
+    inputs.lengths[0, 1:3] = torch.tensor([1, 5], device="cuda")  # most blocks are padding alone
+    at = torch.arange(100, device="cuda")
+    inputs = Ragged(
+        inputs.padded.masked_fill(at >= inputs.lengths[..., None], config.pad), inputs.lengths
+    )
+    hidden, expected = encoded(model, inputs, first)
+    expected = {name: value.clone() for name, value in expected.items()}
+    sizes = {
+        "NORM_FORWARD": (4, 4), "NORM_BACKWARD": (1, 4, 1), "GELU_FORWARD": (4, 128, 2),
+        "GELU_BACKWARD": (16, 64, 2), "ATTENTION_FORWARD": (16, 16, 2),
+        "ATTENTION_BACKWARD": (64, 64, 4), "SUMS": (16, 32, 2), "SCATTER": (16, 64, 2),
+    }  # fmt: skip
+    for name, value in sizes.items():
+        monkeypatch.setattr(encoder_blocks, name, value)
+    other, found = encoded(model, inputs, first)
+    assert error(other, hidden) < 1e-2
+    for name, value in expected.items():
+        assert error(found[name], value) < 3e-2, name
+
+
+def test_another_pass_before_backward_changes_nothing() -> None:
+    model, inputs = stack(BERT, 2, 1), pairs(0, (1, 12), 64)
+    _, expected = gradients(model, inputs, bf16=True)
+    expected = {name: value.clone() for name, value in expected.items()}
+    model.zero_grad()
+    with torch.autocast("cuda", torch.bfloat16):
+        scores = model(inputs)
+        model(pairs(0, (1, 12), 64))
+    torch.nn.functional.softplus(scores).sum().backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None
+        assert torch.equal(p.grad, expected[name]), name
+
+
+def test_repeated_words_and_one_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EncoderConfig(40, 128, 1, 4, 256, 128)
+    model, inputs = stack(config, 2, 2), pairs(0, (2, 12), 90)
+    inputs = Ragged(inputs.padded % 40, inputs.lengths)  # each word comes often
+    _, expected = encoded(model, inputs, first=True)
+    expected = {name: value.clone() for name, value in expected.items()}
+    _, again = encoded(model, inputs, first=True)
+    assert all(torch.equal(again[name], value) for name, value in expected.items())
+    monkeypatch.setattr(encoder_fused, "TOKENS", 0)  # torch's own way, which adds one by one
+    _, found = encoded(model, inputs, first=True)
+    for name, value in expected.items():
+        assert error(found[name], value) < 1e-5, name
 
 
 def test_the_same_step_gives_the_same_bits() -> None:

@@ -28,18 +28,17 @@ def _kept_pairs(seeds, s, b, B, salt, head, t, u, HEADS: tl.constexpr, DROP: tl.
 
 
 @triton.jit
-def _blocks_until(mask, block, T, LONG: tl.constexpr, BLOCK: tl.constexpr):
-    """Where to stop on the other side: after the last real token; at once for a block after it."""
+def _real_tokens(mask, T, LONG: tl.constexpr):
+    """How many tokens there are up to the last real one."""
     t = tl.arange(0, LONG)
-    last = tl.max(tl.where(tl.load(mask + t, t < T, 0) != 0, t + 1, 0), 0)
-    return tl.where(block * BLOCK < last, last, 0)
+    return tl.max(tl.where(tl.load(mask + t, t < T, 0) != 0, t + 1, 0), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["salt"])
 def attention_forward(
     qkv, qkv_bias, mask, relative, out, lse, seeds, S, B, T, Q, stride, salt, factor,
     HEADS: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr,
-    RELATIVE: tl.constexpr, DROP: tl.constexpr,
+    OTHER: tl.constexpr, RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """softmax(q k' / √d + relative) v for a block of queries of one head of one sequence.
 
@@ -57,9 +56,10 @@ def attention_forward(
     top = tl.full([BLOCK], -1e30, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     mixed = tl.zeros([BLOCK, D], tl.float32)
-    stop = _blocks_until(mask, tl.program_id(2), T, LONG, BLOCK)
-    for start in range(0, stop, BLOCK):
-        u = start + tl.arange(0, BLOCK)
+    real = _real_tokens(mask, T, LONG)
+    stop = tl.where(tl.program_id(2) * BLOCK < real, real, 0)
+    for start in range(0, stop, OTHER):
+        u = start + tl.arange(0, OTHER)
         k = _heads(qkv, qkv_bias, u, T, 1, HEADS, D).to(half)
         score = tl.dot(q, tl.trans(k))
         if RELATIVE:
@@ -85,8 +85,8 @@ def attention_forward(
 @triton.jit
 def _queries_backward(
     dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, drelative, seeds,
-    s, b, head, t, stop, B, T, Q, salt, factor,
-    HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    s, b, head, t, stop, B, T, asked, salt, factor,
+    HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, OTHER: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """ds = p (do v' - Σ do out),  dq = ds k / √d  for the queries t."""
@@ -94,14 +94,14 @@ def _queries_backward(
     half: tl.constexpr = qkv.dtype.element_ty
     q = (_heads(qkv, qkv_bias, t, T, 0, HEADS, D) * factor).to(half)
     at = t[:, None] * (HEADS * D) + d
-    do = tl.load(dout + at, (t < Q)[:, None], 0.0)
-    mixed = tl.load(out + at, (t < Q)[:, None], 0.0).to(tl.float32)
+    do = tl.load(dout + at, (t < asked)[:, None], 0.0)
+    mixed = tl.load(out + at, (t < asked)[:, None], 0.0).to(tl.float32)
     along = tl.sum(do.to(tl.float32) * mixed, 1)[:, None]
-    top = tl.load(lse + t, t < Q, 0.0)[:, None]
+    top = tl.load(lse + t, t < asked, 0.0)[:, None]
     dq = tl.zeros([BLOCK, D], tl.float32)
-    for start in range(0, stop, BLOCK):
-        u = start + tl.arange(0, BLOCK)
-        both = (t < Q)[:, None] & (u < T)[None, :]
+    for start in range(0, stop, OTHER):
+        u = start + tl.arange(0, OTHER)
+        both = (t < asked)[:, None] & (u < T)[None, :]
         k = _heads(qkv, qkv_bias, u, T, 1, HEADS, D).to(half)
         score = tl.dot(q, tl.trans(k))
         if RELATIVE:
@@ -124,8 +124,8 @@ def _queries_backward(
 @triton.jit
 def _keys_backward(
     dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, seeds,
-    s, b, head, t, stop, B, T, Q, salt, factor,
-    HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    s, b, head, t, stop, B, T, asked, salt, factor,
+    HEADS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, OTHER: tl.constexpr,
     RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """dk = ds' q / √d,  dv = p' do  for the keys t; everything is transposed."""
@@ -136,23 +136,23 @@ def _keys_backward(
     seen = (tl.load(mask + t, t < T, 0) != 0)[:, None]
     dk = tl.zeros([BLOCK, D], tl.float32)
     dv = tl.zeros([BLOCK, D], tl.float32)
-    for start in range(0, stop, BLOCK):
-        u = start + tl.arange(0, BLOCK)
-        both = seen & (u < Q)[None, :]
+    for start in range(0, stop, OTHER):
+        u = start + tl.arange(0, OTHER)
+        both = seen & (u < asked)[None, :]
         q = (_heads(qkv, qkv_bias, u, T, 0, HEADS, D) * factor).to(half)
         score = tl.dot(k, tl.trans(q))
         if RELATIVE:
             score += tl.load(relative + u[None, :] * T + t[:, None], both, 0.0)
-        p = tl.where(both, tl.exp(score - tl.load(lse + u, u < Q, 0.0)[None, :]), 0.0)
+        p = tl.where(both, tl.exp(score - tl.load(lse + u, u < asked, 0.0)[None, :]), 0.0)
         at = u[:, None] * (HEADS * D) + d
-        do = tl.load(dout + at, (u < Q)[:, None], 0.0)
+        do = tl.load(dout + at, (u < asked)[:, None], 0.0)
         dp = tl.dot(v, tl.trans(do))
         used = p
         if DROP > 0:
             keep = _kept_pairs(seeds, s, b, B, salt, head, u[None, :], t[:, None], HEADS, DROP)
             used = p * keep
             dp *= keep
-        mixed = tl.load(out + at, (u < Q)[:, None], 0.0).to(tl.float32)
+        mixed = tl.load(out + at, (u < asked)[:, None], 0.0).to(tl.float32)
         ds = p * (dp - tl.sum(do.to(tl.float32) * mixed, 1)[None, :])
         dv += tl.dot(used.to(half), do)
         dk += tl.dot(ds.to(half), q)
@@ -164,12 +164,12 @@ def _keys_backward(
     tl.store(sums + 2 * HEADS * D, tl.sum(dv, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["salt"])
 def attention_backward(
     dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, drelative, seeds,
     S, B, T, Q, stride, salt, factor, model_stride,
     HEADS: tl.constexpr, D: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr,
-    RELATIVE: tl.constexpr, DROP: tl.constexpr,
+    OTHER: tl.constexpr, RELATIVE: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
     """Gradient of `attention_forward`: half of the programs have a block of queries, half of keys.
 
@@ -180,8 +180,8 @@ def attention_backward(
     blocks = tl.num_programs(2) // 2
     block = tl.program_id(2) % blocks
     s, first = r % S, (r * B + b).to(tl.int64) * T * (HEADS * D)
-    asked = (r * B + b).to(tl.int64) * Q * (HEADS * D)
-    dout, out = dout + asked + head * D, out + asked + head * D
+    query = (r * B + b).to(tl.int64) * Q * (HEADS * D)
+    dout, out = dout + query + head * D, out + query + head * D
     qkv, dqkv = qkv + 3 * first + head * D, dqkv + 3 * first + head * D
     qkv_bias += r * stride + head * D
     lse += ((r * B + b) * HEADS + head) * Q
@@ -190,16 +190,19 @@ def attention_backward(
     drelative += ((r * B + b) * HEADS + head).to(tl.int64) * T * T
     partial += r.to(tl.int64) * model_stride + (b * blocks + block) * (3 * HEADS * D) + head * D
     t = block * BLOCK + tl.arange(0, BLOCK)
-    stop = _blocks_until(mask, block, T, LONG, BLOCK)
+    real = _real_tokens(mask, T, LONG)
+    asked = tl.minimum(real, Q)  # after them come queries that forward may have left out
     if tl.program_id(2) < blocks:
-        stop = tl.where(block * BLOCK < Q, stop, 0)
+        stop = tl.where(block * BLOCK < asked, real, 0)
         _queries_backward(
             dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, drelative, seeds,
-            s, b, head, t, stop, B, T, Q, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
+            s, b, head, t, stop, B, T, asked, salt, factor,
+            HEADS, D, BLOCK, OTHER, RELATIVE, DROP,
         )  # fmt: skip
     else:
-        stop = tl.minimum(stop, Q)
+        stop = tl.where(block * BLOCK < real, asked, 0)
         _keys_backward(
             dout, out, lse, qkv, qkv_bias, mask, relative, dqkv, partial, seeds,
-            s, b, head, t, stop, B, T, Q, salt, factor, HEADS, D, BLOCK, RELATIVE, DROP,
+            s, b, head, t, stop, B, T, asked, salt, factor,
+            HEADS, D, BLOCK, OTHER, RELATIVE, DROP,
         )  # fmt: skip

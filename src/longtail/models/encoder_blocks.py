@@ -8,10 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-ROWS = 4  # of a block in the norms' backward
-QUERIES = 32  # of a block of attention, and keys
-GELU = (8, 256)  # rows and columns of a block
-SUMS = (32, 64)  # partial sums added at once, and columns
+NORM_FORWARD = (8, 8)  # rows of a block, warps
+NORM_BACKWARD = (8, 1, 4)  # rows of a block, times a program does one, warps of 512 columns
+GELU_FORWARD = (8, 256, 4)  # rows and columns of a block, warps
+GELU_BACKWARD = (8, 256, 4)
+# Positions of a program, those of the other side at once, warps for heads of 32 numbers.
+ATTENTION_FORWARD = (32, 64, 2)
+ATTENTION_BACKWARD = (32, 32, 2)
+SUMS = (32, 64, 4)  # partial sums added at once, columns, warps
 SCATTER = (32, 128, 4)  # tokens looked at at once for the word table's gradient, columns, warps
 
 
@@ -20,9 +24,15 @@ def wide(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def warps(n: int) -> int:
-    """So few that a row's sums need no other warp, as long as 16 numbers a thread are enough."""
-    return max(1, wide(n) // 512)
+def count(n: int, block: int) -> int:
+    """How many blocks n takes."""
+    return -(-n // block)
+
+
+def norm_backward(width: int) -> tuple[int, int, int, int]:
+    """Rows a program of `norm_backward` has, rows of a block, blocks and warps."""
+    rows, steps, warps = NORM_BACKWARD
+    return rows * steps, rows, steps, min(16, warps * max(1, wide(width) // 512))
 
 
 def kernels(name: str) -> Any:

@@ -138,12 +138,12 @@ class _Embed(torch.autograd.Function):
         gains, z, mean, rstd = ctx.kept
         P, (S, B, T), H, N = len(gains), ids.shape, config.hidden, ids[0].numel()
         gain = gains[0] if P == 1 else torch.cat(gains)
-        dz, count = torch.empty_like(z), -(-N // blocks.ROWS)
-        partial = z.new_empty(2, P * S, count, H)
-        kernels("encoder_kernels").norm_backward[(count, P * S)](
+        rows, *block, warps = blocks.norm_backward(H)
+        dz, partial = torch.empty_like(z), z.new_empty(2, P * S, blocks.count(N, rows), H)
+        kernels("encoder_kernels").norm_backward[(blocks.count(N, rows), P * S)](
             dy.contiguous(), dy, z, z, gain, gain, mean, rstd, dz, dz, partial, ids, N, S,
-            H, 1, H, 0, partial.stride(0), partial.stride(1), H, wide(H), blocks.ROWS,
-            0.0, False, False, num_warps=blocks.warps(H),
+            H, 1, H, 0, partial.stride(0), partial.stride(1), H, wide(H), *block,
+            0.0, False, False, num_warps=warps,
         )  # fmt: skip
         needs = [any(ctx.needs_input_grad[5 + i : 5 + i + P]) for i in range(2 * P, 5 * P, P)]
         absent: list[Tensor | None] = [None] * P
@@ -179,7 +179,7 @@ def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
         return torch.stack(parts)
     grad = dz.new_zeros(R, rows, H)
     together, columns, warps = blocks.SCATTER
-    kernels("embed_kernels").scatter_rows[(B * T, -(-H // columns), R)](
+    kernels("embed_kernels").scatter_rows[(B * T, blocks.count(H, columns), R)](
         dz, ids, grad, B * T, rows, S, skip, H, wide(B * T), together, columns, num_warps=warps
     )
     return grad

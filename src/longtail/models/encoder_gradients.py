@@ -99,12 +99,15 @@ def row_sums(partials: Sequence[Tensor], last: Sequence[int], layers: int = 1) -
         last: how many rows the last layer has, of each.
     """
     sums, given, programs = [], [], 0
+    together, columns, warps = blocks.SUMS
     for partial, stop in zip(partials, last, strict=True):
         *lead, rows, width = partial.shape
         sums.append(partial.new_empty(*lead, width))
         given += [partial, sums[-1], rows, stop, width, programs]
-        programs += math.prod(lead) * -(-width // blocks.SUMS[1])
+        programs += math.prod(lead) * blocks.count(width, columns)
     for _ in range(3 - len(sums)):  # no program gets there
         given += [*given[:5], programs]
-    kernels("encoder_kernels").sum_rows[(programs,)](*given, layers, *blocks.SUMS)
+    kernels("encoder_kernels").sum_rows[(programs,)](
+        *given, layers, together, columns, num_warps=warps
+    )
     return sums

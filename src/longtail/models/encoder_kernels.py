@@ -18,7 +18,7 @@ def kept(seeds, s, salt, where, DROP: tl.constexpr):
     return tl.where(tl.rand(key, where) < DROP, 0.0, 1.0 / (1.0 - DROP))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["salt"])
 def norm_forward(
     x, a, bias, gain, shift, y, y16, mean, rstd, seeds, N, S, x_row, stride, salt, eps,
     H: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, DROP: tl.constexpr,
@@ -52,32 +52,34 @@ def norm_forward(
     tl.store(rstd + r * N + n, scale, n < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["salt"])
 def norm_backward(
     dy, dy16, x, a, bias, gain, mean, rstd, dz, dz16, partial, seeds, N, S,
     x_row, every, stride, salt, kind_stride, model_stride,
-    H: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, DROP: tl.constexpr,
-    BRANCH: tl.constexpr, TWO: tl.constexpr,
+    H: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr,
+    DROP: tl.constexpr, BRANCH: tl.constexpr, TWO: tl.constexpr,
 ):  # fmt: skip
     """Gradient of `norm_forward`: dz for x, dz16 for a, and partial sums for gain, shift and bias.
 
     What arrives is dy, plus dy16 if TWO; dy has one row for `every` of the others, the first of
-    them. Without a BRANCH, z is x alone. Row after row, so that the sums over rows stay where they
-    are, in registers.
+    them. Without a BRANCH, z is x alone. A program does STEPS blocks one after the other and keeps
+    the sums over rows where they are, in registers.
     """
     block, r = tl.program_id(0), tl.program_id(1)
-    h = tl.arange(0, WIDE)
+    h = tl.arange(0, WIDE)[None, :]
     own = r * stride + h
-    first = (r * N + block * ROWS).to(tl.int64) * H
-    dy16, a, x = dy16 + first, a + first, x + (r * N + block * ROWS).to(tl.int64) * x_row
+    start = block * (ROWS * STEPS)
+    first = (r * N + start).to(tl.int64) * H
+    dy16, a, x = dy16 + first, a + first, x + (r * N + start).to(tl.int64) * x_row
     dz, dz16 = dz + first, dz16 + first
     weight = tl.load(gain + own, h < H, 0.0)
-    dgain = tl.zeros([WIDE], tl.float32)
-    dshift = tl.zeros([WIDE], tl.float32)
-    dbias = tl.zeros([WIDE], tl.float32)
-    for row in tl.static_range(ROWS):
-        n = block * ROWS + row
-        inside = h < tl.where(n < N, H, 0)
+    dgain = tl.zeros([ROWS, WIDE], tl.float32)
+    dshift = tl.zeros([ROWS, WIDE], tl.float32)
+    dbias = tl.zeros([ROWS, WIDE], tl.float32)
+    for step in tl.static_range(STEPS):
+        row = step * ROWS + tl.arange(0, ROWS)[:, None]
+        n = start + row
+        inside = (n < N) & (h < H)
         at = row * H + h
         z = tl.load(x + row * x_row + h, inside, 0.0)
         if BRANCH:
@@ -86,17 +88,16 @@ def norm_backward(
                 keep = kept(seeds, r % S, salt, ((r % S) * N + n) * H + h, DROP)
                 branch *= keep
             z += branch
-        stats = r * N + tl.minimum(n, N - 1)  # some row's, where there is no such row
-        scale = tl.load(rstd + stats)
-        unit = tl.where(inside, (z - tl.load(mean + stats)) * scale, 0.0)
-        given = (r * N + n) // every
-        there = h < tl.where((n < N) & (given * every == r * N + n), H, 0)
-        d = tl.load(dy + given.to(tl.int64) * H + h, there, 0.0)
+        one = r * N + n
+        scale = tl.load(rstd + one, n < N, 0.0)
+        unit = tl.where(inside, (z - tl.load(mean + one, n < N, 0.0)) * scale, 0.0)
+        there = inside & (one // every * every == one)
+        d = tl.load(dy + (one // every).to(tl.int64) * H + h, there, 0.0)
         if TWO:
             d += tl.load(dy16 + at, inside, 0.0).to(tl.float32)
         g = d * weight
-        along = tl.sum(g * unit, 0) / H
-        g = tl.where(inside, scale * (g - tl.sum(g, 0) / H - unit * along), 0.0)
+        along = tl.sum(g * unit, 1, keep_dims=True) / H
+        g = tl.where(inside, scale * (g - tl.sum(g, 1, keep_dims=True) / H - unit * along), 0.0)
         tl.store(dz + at, g, inside)
         dgain += d * unit
         dshift += d
@@ -106,10 +107,10 @@ def norm_backward(
             tl.store(dz16 + at, g.to(dz16.dtype.element_ty), inside)
             dbias += g
     into = partial + r.to(tl.int64) * model_stride + block * H + h
-    tl.store(into, dgain, h < H)
-    tl.store(into + kind_stride, dshift, h < H)
+    tl.store(into, tl.sum(dgain, 0, keep_dims=True), h < H)
+    tl.store(into + kind_stride, tl.sum(dshift, 0, keep_dims=True), h < H)
     if BRANCH:
-        tl.store(into + 2 * kind_stride, dbias, h < H)
+        tl.store(into + 2 * kind_stride, tl.sum(dbias, 0, keep_dims=True), h < H)
 
 
 @triton.jit
@@ -150,21 +151,18 @@ def gelu_backward(
 ):  # fmt: skip
     """du = dy (Φ(v) + v φ(v)), and its partial sums over rows for the bias."""
     block, r = tl.program_id(0), tl.program_id(2)
-    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.arange(0, ROWS)[:, None]
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    inside = (block * ROWS + row < N) & (c < WIDTH)
     first = (r * N + block * ROWS).to(tl.int64) * WIDTH
-    dy, u, du = dy + first, u + first, du + first
-    shift = tl.load(bias + r * stride + c, c < WIDTH, 0.0)
-    total = tl.zeros([COLUMNS], tl.float32)
-    for row in tl.static_range(ROWS):
-        inside = c < tl.where(block * ROWS + row < N, WIDTH, 0)
-        at = row * WIDTH + c
-        v = tl.load(u + at, inside, 0.0).to(tl.float32) + shift
-        below, density = _normal(v)
-        d = tl.load(dy + at, inside, 0.0).to(tl.float32) * (below + v * density)
-        tl.store(du + at, d.to(du.dtype.element_ty), inside)
-        total += d
+    at = row * WIDTH + c
+    v = tl.load(u + first + at, inside, 0.0).to(tl.float32)
+    v += tl.load(bias + r * stride + c, c < WIDTH, 0.0)
+    below, density = _normal(v)
+    d = tl.load(dy + first + at, inside, 0.0).to(tl.float32) * (below + v * density)
+    tl.store(du + first + at, d.to(du.dtype.element_ty), inside)
     into = partial + r.to(tl.int64) * model_stride + block * WIDTH + c
-    tl.store(into, total, c < WIDTH)
+    tl.store(into, tl.sum(d, 0, keep_dims=True), c < WIDTH)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longtail.models import encoder_blocks as blocks
-from longtail.models.encoder_blocks import kernels, warps, wide
+from longtail.models.encoder_blocks import count, kernels, wide
 from longtail.models.encoder_config import LAYER, MATRICES, VECTORS, EncoderConfig
 from longtail.models.encoder_gradients import Operands, row_sums
 
@@ -68,14 +68,15 @@ class LayerPass:
         qkv = _product(h16, self._of("qkv_weight", layer).transpose(1, 2))
         mixed = self.operands.x("out_weight", layer)
         lse = h.new_empty(self.R, self.B, self.config.heads, self._queries(layer))
-        programs = -(-self._queries(layer) // blocks.QUERIES)
-        self._attention("attention_forward", layer, (qkv,), (mixed, lse), programs)
+        programs = count(self._queries(layer), blocks.ATTENTION_FORWARD[0])
+        sizes = (programs, *blocks.ATTENTION_FORWARD)
+        self._attention("attention_forward", layer, (qkv,), (mixed, lse), sizes)
         a = _product(mixed, self._of("out_weight", layer).transpose(1, 2))
         y16 = self.operands.x("up_weight", layer)
         y, *stats = self._norm(layer, _MIXED, h, a, y16)
         u = _product(y16, self._of("up_weight", layer).transpose(1, 2))
         g = self.operands.x("down_weight", layer)
-        self._gelu(self.kernels.gelu_forward, layer, (u,), (g,))
+        self._gelu("gelu_forward", layer, (u,), (g,), blocks.GELU_FORWARD)
         c = _product(g, self._of("down_weight", layer).transpose(1, 2))
         last = layer == self.config.layers - 1
         z16 = torch.empty_like(c) if last else self.operands.x("qkv_weight", layer + 1)
@@ -87,9 +88,10 @@ class LayerPass:
         L, H = self.config.layers, self.H
         empty = functools.partial(torch.empty, device=self.seen.device)
         self.operands.prepare()
-        self.norms = empty(2, 3, self.R, L, -(-self.N // blocks.ROWS), H)
-        self.ups = empty(self.R, L, -(-self.N // blocks.GELU[0]), self.I)
-        self.qkvs = empty(self.R, L, self.B * -(-self.T // blocks.QUERIES), 3 * H)
+        norms, ups = self._partial_rows(self.N)
+        self.norms, self.ups = empty(2, 3, self.R, L, norms, H), empty(self.R, L, ups, self.I)
+        parts = count(self.T, blocks.ATTENTION_BACKWARD[0])  # of a sequence
+        self.qkvs = empty(self.R, L, self.B * parts, 3 * H)
         if self.relative is not None:
             shape = (self.R, self.B, self.config.heads, self.T, self.T)
             self.drelative = torch.zeros(shape, device=self.seen.device)
@@ -107,8 +109,8 @@ class LayerPass:
         dg = _product(dz16, self._of("down_weight", layer))
         multiply("down_weight", layer, dz16, g)
         du = self.operands.dy("up_weight", layer)
-        out = (du, self.ups[:, layer])
-        self._gelu(self.kernels.gelu_backward, layer, (dg, u), out, self.ups.stride(0))
+        out, stride = (du, self.ups[:, layer]), self.ups.stride(0)
+        self._gelu("gelu_backward", layer, (dg, u), out, blocks.GELU_BACKWARD, stride)
         dy16 = _product(du, self._of("up_weight", layer))
         multiply("up_weight", layer, du, y16)
         dz16 = self.operands.dy("out_weight", layer)
@@ -118,8 +120,8 @@ class LayerPass:
         dqkv = self.operands.dy("qkv_weight", layer)
         bias = dqkv if self.drelative is None else self.drelative
         given, out = (dmixed, mixed, lse, qkv), (dqkv, self.qkvs[:, layer], bias)
-        programs, stride = 2 * -(-self.T // blocks.QUERIES), self.qkvs.stride(0)
-        self._attention("attention_backward", layer, given, out, programs, stride)
+        sizes = (2 * self.qkvs.shape[2] // self.B, *blocks.ATTENTION_BACKWARD)
+        self._attention("attention_backward", layer, given, out, sizes, self.qkvs.stride(0))
         dh16 = _product(dqkv, self._of("qkv_weight", layer))
         multiply("qkv_weight", layer, dqkv, h16)
         return dz, dh16
@@ -129,8 +131,7 @@ class LayerPass:
         self.operands.finish()
         names = ("attention_gain", "attention_shift", "out_bias")
         names += ("output_gain", "output_shift", "down_bias")
-        rows = self.B if self.first else self.N  # of the last layer after attention
-        last = (-(-rows // blocks.ROWS), -(-rows // blocks.GELU[0]), self.qkvs.shape[-2])
+        last = (*self._partial_rows(self.operands.last), self.qkvs.shape[-2])
         norms, ups, qkvs = row_sums((self.norms, self.ups, self.qkvs), last, self.config.layers)
         sums = dict(zip(names, norms.flatten(0, 1), strict=True))
         sums |= {"up_bias": ups, "qkv_bias": qkvs}
@@ -140,6 +141,10 @@ class LayerPass:
     def _queries(self, layer: int) -> int:
         """Of each sequence: how many positions have a hidden state after this layer's attention."""
         return 1 if self.first and layer == self.config.layers - 1 else self.T
+
+    def _partial_rows(self, rows: int) -> tuple[int, int]:
+        """Partial sums that so many rows give, in norms and in feed-forward layers."""
+        return count(rows, blocks.norm_backward(self.H)[0]), count(rows, blocks.GELU_BACKWARD[0])
 
     def _of(self, name: str, layer: int) -> Tensor:
         return self.values[name][:, layer]
@@ -155,11 +160,12 @@ class LayerPass:
         gain = self._of(f"{kind}_gain", layer)
         y, rows = x.new_empty(a.shape), a.shape[1]
         mean, rstd = (torch.empty(self.R, rows, device=x.device) for _ in range(2))
-        self.kernels.norm_forward[(-(-rows // 8), self.R)](
+        block, warps = blocks.NORM_FORWARD
+        self.kernels.norm_forward[(count(rows, block), self.R)](
             x, a, self._of(bias, layer), gain, self._of(f"{kind}_shift", layer), y, y16, mean, rstd,
             self.seeds, rows, self.S, self.H * (x.shape[1] // rows), gain.stride(0),
             self._salt(layer, which), self.config.eps,
-            self.H, wide(self.H), 8, self.drop, num_warps=8,
+            self.H, wide(self.H), block, self.drop, num_warps=warps,
         )  # fmt: skip
         return y, mean, rstd
 
@@ -179,24 +185,30 @@ class LayerPass:
         gain = self._of(f"{kind}_gain", layer)
         dz, rows = x.new_empty(a.shape), a.shape[1]
         partial = self.norms[which - _MIXED, :, :, layer]  # [3, R, blocks, H]
-        self.kernels.norm_backward[(-(-rows // blocks.ROWS), self.R)](
+        height, *block, warps = blocks.norm_backward(self.H)
+        self.kernels.norm_backward[(count(rows, height), self.R)](
             dy, dz16 if dy16 is None else dy16, x, a, self._of(bias, layer), gain, *stats, dz, dz16,
             partial, self.seeds, rows, self.S, self.H * (x.shape[1] // rows), rows // dy.shape[1],
             gain.stride(0), self._salt(layer, which),
             partial.stride(0), partial.stride(1),
-            self.H, wide(self.H), blocks.ROWS, self.drop, True, dy16 is not None,
-            num_warps=warps(self.H),
+            self.H, wide(self.H), *block, self.drop, True, dy16 is not None, num_warps=warps,
         )  # fmt: skip
         return dz
 
     def _gelu(
-        self, kernel: Any, layer: int, given: Sequence[Tensor], out: Sequence[Tensor], *strides: int
+        self,
+        name: str,
+        layer: int,
+        given: Sequence[Tensor],
+        out: Sequence[Tensor],
+        sizes: tuple[int, int, int],
+        *strides: int,
     ) -> None:
-        bias, rows = self._of("up_bias", layer), given[0].shape[1]
-        grid = (-(-rows // blocks.GELU[0]), -(-self.I // blocks.GELU[1]), self.R)
-        kernel[grid](
-            *given, bias, *out, rows, self.I, bias.stride(0), *strides, *blocks.GELU,
-            num_warps=1 if strides else 4,
+        (height, width, warps), rows = sizes, given[0].shape[1]
+        bias, grid = self._of("up_bias", layer), (count(rows, height), count(self.I, width), self.R)
+        getattr(self.kernels, name)[grid](
+            *given, bias, *out, rows, self.I, bias.stride(0), *strides, height, width,
+            num_warps=warps,
         )  # fmt: skip
 
     def _attention(
@@ -205,17 +217,18 @@ class LayerPass:
         layer: int,
         given: Sequence[Tensor],
         out: Sequence[Tensor],
-        programs: int,
+        sizes: tuple[int, int, int, int],
         *strides: int,
     ) -> None:
+        programs, own, other, warps = sizes
         bias, head = self._of("qkv_bias", layer), self.H // self.config.heads
-        kernel = getattr(kernels("attention_kernels"), name)
+        kernel, long = getattr(kernels("attention_kernels"), name), max(16, wide(self.T))
         kernel[(self.R * self.B, self.config.heads, programs)](
             *given, bias, self.seen, bias if self.relative is None else self.relative, *out,
             self.seeds, self.S, self.B, self.T, self._queries(layer), bias.stride(0),
             self._salt(layer, _ATTENTION), head**-0.5, *strides, self.config.heads, head,
-            max(16, wide(self.T)), blocks.QUERIES, self.relative is not None, self.drop,
-            num_warps=4, num_stages=1,
+            long, own, min(other, long, 4096 // head), self.relative is not None, self.drop,
+            num_warps=min(8, warps * max(1, head // 32)), num_stages=1,
         )  # fmt: skip
 
 
