@@ -69,22 +69,24 @@ def scatter_rows(
 @triton.jit
 def places_backward(
     dz, types, position, partial, B, T, M, S, first,
-    H: tl.constexpr, WIDE: tl.constexpr, TYPED: tl.constexpr,
+    H: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, TYPED: tl.constexpr,
 ):  # fmt: skip
     """Gradient of one row of the position table, and of type 1 (with TYPED) and of all at it."""
     row, r = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    h = tl.arange(0, WIDE)
-    inside = h < H
+    h = tl.arange(0, WIDE)[None, :]
     t = row - first
-    total = tl.zeros([WIDE], tl.float32)
-    second = tl.zeros([WIDE], tl.float32)
+    total = tl.zeros([ROWS, WIDE], tl.float32)
+    second = tl.zeros([ROWS, WIDE], tl.float32)
     if (t >= 0) & (t < T):
-        for b in range(B):
-            value = tl.load(dz + ((r * B + b) * T + t) * H + h, inside, 0.0)
+        for start in range(0, B, ROWS):
+            b = start + tl.arange(0, ROWS)[:, None]
+            value = tl.load(dz + ((r * B + b) * T + t) * H + h, (b < B) & (h < H), 0.0)
             total += value
             if TYPED:
-                kind = tl.load(types + (r % S * B + b) * T + t)
+                kind = tl.load(types + (r % S * B + b) * T + t, b < B, 0)
                 second += tl.where(kind == 1, value, 0.0)
-        tl.store(partial + (r * 2 * T + t) * H + h, total - second, inside)
-        tl.store(partial + ((r * 2 + 1) * T + t) * H + h, second, inside)
-    tl.store(position + (r * M + row) * H + h, total, inside)
+    every, ones = tl.sum(total, 0, keep_dims=True), tl.sum(second, 0, keep_dims=True)
+    if (t >= 0) & (t < T):
+        tl.store(partial + (r * 2 * T + t) * H + h, every - ones, h < H)
+        tl.store(partial + ((r * 2 + 1) * T + t) * H + h, ones, h < H)
+    tl.store(position + (r * M + row) * H + h, every, h < H)

@@ -16,6 +16,7 @@ GELU_BACKWARD = (8, 256, 4)
 ATTENTION_FORWARD = (32, 64, 2)
 ATTENTION_BACKWARD = (32, 32, 2)
 SUMS = (32, 64, 4)  # partial sums added at once, columns, warps
+PLACES = (4, 4)  # sequences added at once for the position table's gradient, warps likewise
 SCATTER = (32, 128, 4)  # tokens looked at at once for the word table's gradient, columns, warps
 
 
@@ -29,10 +30,15 @@ def count(n: int, block: int) -> int:
     return -(-n // block)
 
 
+def more_warps(warps: int, width: int) -> int:
+    """For rows of more than 512 numbers, so that a thread has no more of them."""
+    return min(16, warps * max(1, wide(width) // 512))
+
+
 def norm_backward(width: int) -> tuple[int, int, int, int]:
     """Rows a program of `norm_backward` has, rows of a block, blocks and warps."""
     rows, steps, warps = NORM_BACKWARD
-    return rows * steps, rows, steps, min(16, warps * max(1, wide(width) // 512))
+    return rows * steps, rows, steps, more_warps(warps, width)
 
 
 def kernels(name: str) -> Any:

@@ -1,15 +1,16 @@
 """`Encoder.embed` and `Encoder.encode` in bf16 on CUDA: few launches, no copies, fp32 gradients.
 
 A layer of a small batch takes less time to compute than to launch, so it is four matrix products
-and four kernels forward, eight products and four kernels backward:
+and four kernels forward and as many backward:
 
     qkv = h W_qkv'     m = attention(qkv + b_qkv)     a = m W_o'     h = norm(h + a + b_o)
     u = h W_1'         g = gelu(u + b_1)              c = g W_2'     h = norm(h + c + b_2)
 
 Between them lie bf16 operands and an fp32 h, for the residual. The matrices are cast once a step,
 all in one launch, and their gradients leave the products in fp32, each in its place in the
-parameter's gradient. Biases are added in fp32, inside the kernels. Nothing is summed with atomics:
-the same inputs give the same bits.
+parameter's gradient: one more product a matrix, for all layers at once where a batch is small.
+Biases are added in fp32, inside the kernels. Nothing is summed with atomics: the same inputs give
+the same bits.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ class _Embed(torch.autograd.Function):
             partials.append(z.new_empty(P * S, 2, T, H))
             kernels("embed_kernels").places_backward[(config.positions, P * S)](
                 dz, ids if types is None else types, place, partials[1], B, T, config.positions, S,
-                config.position_offset, H, wide(H), types is not None,
+                config.position_offset, H, wide(H), blocks.PLACES[0], types is not None,
+                num_warps=blocks.more_warps(blocks.PLACES[1], H),
             )  # fmt: skip
             if positions is not None:
                 place = _scattered(dz, positions, config.positions, -1)
