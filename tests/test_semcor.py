@@ -1,12 +1,14 @@
 """SemCor tag files are read as published, and what is wrong with one is named with its line."""
 
+import random
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from longtail.benchmarks.semcor import read_semcor
+from longtail.benchmarks.semcor import missing_files, read_semcor
 
+PARTS = ("brown1", "brown2", "brownv")
 GOOD = """<contextfile concordance=brown>
 <context filename=br-a01 paras=yes>
 <p pnum=1>
@@ -37,7 +39,8 @@ def test_reads_sentences_and_targets(tmp_path: Path) -> None:
     first, second = corpus.targets
     assert (first.lemma, first.position, first.senses) == ("mouse", 1, (("1:05:00::", 1),))
     assert second.senses == (("2:30:00::", 1), ("2:30:01::", 2))
-    assert first.place == "brown1/tagfiles/br-a01:6"
+    assert first.place == "brown1/tagfiles/br-a01, line 6"
+    assert corpus.files == ("brown1/tagfiles/br-a01",)
 
 
 def test_an_archive_gives_what_its_folder_gives(tmp_path: Path) -> None:
@@ -52,10 +55,16 @@ def test_an_archive_gives_what_its_folder_gives(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("<punc>.</punc>", "<punc>.<punc>", "br-a01, line 9: not a SemCor element"),
-        ("wnsn=1 ", "wnsn=one ", "br-a01:6: wnsn=one"),
-        ("wnsn=1;2", "wnsn=1", "br-a01:7: a tagged word needs"),
+        ("wnsn=1 ", "wnsn=one ", "br-a01, line 6: wnsn=one"),
+        ("wnsn=1;2", "wnsn=1", "br-a01, line 7: a tagged word needs"),
         ("<s snum=1>\n", "", "br-a01, line 4: a word outside any sentence"),
-        (GOOD[GOOD.index("</s>") :], "", "br-a01: ends inside a sentence"),
+        (GOOD[GOOD.index("</s>") :], "", "br-a01, line 9: ends inside a sentence"),
+        ("</s>\n", "", "br-a01, line 12: ends inside a sentence"),
+        (GOOD[GOOD.index("</p>") :], "", "br-a01, line 10: ends without </contextfile>"),
+        ("</contextfile>\n", "\n\n", "br-a01, line 12: ends without </contextfile>"),
+        (GOOD, "", "br-a01, line 1: the file is empty"),
+        (GOOD, "\n \n", "br-a01, line 1: the file is empty"),
+        ("</s>", "<s snum=2>", "br-a01, line 10: <s> before the </s>"),
     ],
 )
 def test_a_malformed_file_is_named_with_its_line(
@@ -72,5 +81,33 @@ def test_empty_folders_and_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No such file"):
         read_semcor(tmp_path / "absent")
     (tmp_path / "a.tar").write_bytes(b"not an archive")
-    with pytest.raises(ValueError, match="not a readable tar archive"):
+    with pytest.raises(ValueError, match=r"a\.tar is not a readable tar archive: .*") as said:
         read_semcor(tmp_path / "a.tar")
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize("kind", ["xz", "gz", "bz2"])
+@pytest.mark.parametrize("damage", ["middle", "cut"])
+def test_a_damaged_archive_is_named(tmp_path: Path, kind: str, damage: str) -> None:
+    noise = random.Random(0).randbytes(40_000).decode("latin-1")  # so that there is a middle
+    write(tmp_path / "semcor", GOOD + noise)
+    path = tmp_path / f"semcor.tar.{kind}"
+    with tarfile.open(path, f"w:{kind}") as archive:  # pyright: ignore
+        archive.add(tmp_path / "semcor", "semcor3.0")
+    content = bytearray(path.read_bytes())
+    half = len(content) // 2
+    content[half:] = b"" if damage == "cut" else bytes(64) + content[half + 64 :]
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"semcor\.tar\.{kind} is not a readable tar archive: ."):
+        read_semcor(path)
+
+
+def test_what_is_missing_of_the_352_files_is_named() -> None:
+    every = missing_files([])
+    assert len(set(every)) == 352
+    parts = [sum(name.startswith(f"{part}/") for name in every) for part in PARTS]
+    assert parts == [103, 83, 166]
+    assert missing_files(every) == []
+    assert missing_files(every[1:]) == ["brown1/tagfiles/br-a01"]
+    for name in ("brown1/tagfiles/br-j15", "brown2/tagfiles/br-p24", "brownv/tagfiles/br-a44"):
+        assert name in every

@@ -78,7 +78,7 @@ def test_words_are_tasks_and_all_their_senses_candidates(folder: Path) -> None:
 def test_a_sense_that_wordnet_lacks_is_named_with_file_and_line(folder: Path) -> None:
     path = folder / "semcor3.0" / "brown1" / "tagfiles" / "br-a01"
     path.write_text(TAGS.replace("wnsn=1 lexsn=1:05:00::>Cats", "wnsn=7 lexsn=1:99:00::>Cats"))
-    with pytest.raises(ValueError, match=r"brown1/tagfiles/br-a01:5: sense 7 .* of 'cat'"):
+    with pytest.raises(ValueError, match=r"brown1/tagfiles/br-a01, line 5: sense 7 .* of 'cat'"):
         read_corpus(folder / "semcor3.0", folder / "wordnet")
 
 
