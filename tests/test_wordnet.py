@@ -56,9 +56,21 @@ def test_lookup_forgives_markers_and_falls_back_to_the_number(folder: Path) -> N
 def test_wrong_versions_and_broken_files_are_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "data.verb").write_text("cut")
-    with pytest.raises(ValueError, match=r"data\.verb: no synset at byte"):
+    whole = (folder / "data.noun").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for cut in (len(lines[0] + lines[1]), len(whole) - 12):  # a line short; within the last gloss
+        (folder / "data.noun").write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=r"data\.noun, line 3: no synset at byte .* cut off"):
+            read_wordnet(folder)
+    (folder / "data.noun").write_bytes(whole.replace(b"licence", b"license!"))
+    with pytest.raises(ValueError, match=r"data\.noun, line 1: no synset at byte 12, which"):
         read_wordnet(folder)
+    (folder / "data.noun").write_bytes(whole)
+    senses = (folder / "index.sense").read_bytes()
+    (folder / "index.sense").write_bytes(senses.replace(b"mouse%2", b"mou\xffe%2"))
+    with pytest.raises(ValueError, match=r"index\.sense, line 4: not text"):
+        read_wordnet(folder)
+    (folder / "index.sense").write_bytes(senses)
     monkeypatch.setattr(wordnet, "SENSES_OF_3_0", 5)
     with pytest.raises(ValueError, match="has 4 senses"):
         read_wordnet(folder)

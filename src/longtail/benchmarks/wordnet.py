@@ -6,7 +6,7 @@ Two kinds of files are needed: ``index.sense`` (one line per sense: key, offset,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,25 +68,23 @@ def read_wordnet(folder: str | Path, *, words: set[str] | None = None) -> WordNe
         words: only these words (reading all takes a few seconds).
     """
     folder = dict_folder(Path(folder))
-    entries: list[tuple[str, str, int, int, int]] = []
-    total = 0
-    for line_number, line in _lines(folder / "index.sense"):
-        fields = line.split()
-        lemma, _, key = fields[0].partition("%") if fields else ("", "", "")
-        if len(fields) != 4 or key[:1] not in POS_OF_TYPE or not "".join(fields[1:]).isdigit():
-            raise ValueError(
-                f"{folder / 'index.sense'}, line {line_number}: expected "
-                f"'lemma%key offset number count', got {line.strip()!r}"
-            )
-        total += 1
-        if words is None or lemma in words:
-            entries.append((lemma, key, int(fields[1]), int(fields[2]), int(fields[3])))
-    if total != SENSES_OF_3_0:
-        raise ValueError(
-            f"{folder / 'index.sense'} has {total} senses; WordNet 3.0 has {SENSES_OF_3_0}: "
-            "this is another version, or the file is cut off"
-        )
-    glosses = _glosses(folder, {(POS_OF_TYPE[key[0]], offset) for _, key, offset, _, _ in entries})
+    return parse_wordnet(lambda name: (folder / name).read_bytes(), folder, words)
+
+
+def parse_wordnet(
+    read: Callable[[str], bytes], where: Path, words: set[str] | None = None
+) -> WordNet:
+    """Make sense of the five `FILES`, wherever they lie.
+
+    Args:
+        read: a file's content by its name.
+        where: the place to name in errors.
+        words: only these words.
+    """
+    entries = _entries(read("index.sense"), where / "index.sense", words)
+    glosses = _glosses(
+        read, where, {(POS_OF_TYPE[key[0]], offset) for _, key, offset, _, _ in entries}
+    )
     senses: dict[str, list[Sense]] = {}
     for lemma, key, offset, number, count in entries:
         gloss = glosses[POS_OF_TYPE[key[0]], offset]
@@ -94,20 +92,58 @@ def read_wordnet(folder: str | Path, *, words: set[str] | None = None) -> WordNe
     return WordNet(senses)
 
 
-def _glosses(folder: Path, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], str]:
+def _entries(
+    content: bytes, path: Path, words: set[str] | None
+) -> list[tuple[str, str, int, int, int]]:
+    """Lemma, key, offset, number and count of each sense of `words`."""
+    try:
+        lines = content.decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}, line {_line(content, error.start)}: not text ({error.reason})"
+        ) from None
+    entries: list[tuple[str, str, int, int, int]] = []
+    for line_number, line in enumerate(lines, 1):
+        fields = line.split()
+        lemma, _, key = fields[0].partition("%") if fields else ("", "", "")
+        if len(fields) != 4 or key[:1] not in POS_OF_TYPE or not "".join(fields[1:]).isdigit():
+            raise ValueError(
+                f"{path}, line {line_number}: expected "
+                f"'lemma%key offset number count', got {line.strip()!r}"
+            )
+        if words is None or lemma in words:
+            entries.append((lemma, key, int(fields[1]), int(fields[2]), int(fields[3])))
+    if len(lines) != SENSES_OF_3_0:
+        raise ValueError(
+            f"{path} has {len(lines)} senses; WordNet 3.0 has {SENSES_OF_3_0}: "
+            "this is another version, or the file is cut off"
+        )
+    return entries
+
+
+def _glosses(
+    read: Callable[[str], bytes], where: Path, wanted: set[tuple[str, int]]
+) -> dict[tuple[str, int], str]:
     """Gloss by (part of speech, byte offset); an offset is where its line starts in the file."""
     found: dict[tuple[str, int], str] = {}
     for pos in ("noun", "verb", "adj", "adv"):
-        path = folder / f"data.{pos}"
-        content = path.read_bytes()
-        for _, offset in (pair for pair in wanted if pair[0] == pos):
+        content = read(f"data.{pos}")
+        for offset in sorted(offset for kind, offset in wanted if kind == pos):
             end = content.find(b"\n", offset)
-            line = content[offset : end if end >= 0 else None].decode("utf-8", "replace")
+            line = content[offset : max(end, offset)].decode("utf-8", "replace")
             head, bar, gloss = line.partition("|")
             if not bar or not head.startswith(f"{offset:08d} "):
-                raise ValueError(f"{path}: no synset at byte {offset}, which index.sense points to")
+                cut = ": the file is cut off" if end < 0 else ""
+                raise ValueError(
+                    f"{where / f'data.{pos}'}, line {_line(content, offset)}: no synset at byte "
+                    f"{offset}, which index.sense points to{cut}"
+                )
             found[pos, offset] = gloss.strip()
     return found
+
+
+def _line(content: bytes, offset: int) -> int:
+    return content.count(b"\n", 0, offset) + 1
 
 
 def dict_folder(folder: Path) -> Path:
@@ -120,11 +156,6 @@ def dict_folder(folder: Path) -> Path:
                 raise ValueError(f"{candidate} lacks {', '.join(missing)}")
             return candidate
     raise ValueError(f"{folder} has no index.sense: give WordNet 3.0's dict folder")
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    with open(path, encoding="utf-8") as file:
-        yield from enumerate(file, 1)
 
 
 def _without_marker(key: str) -> str:

@@ -11,18 +11,31 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from longtail.benchmarks.semcor import read_semcor
+from longtail.benchmarks.semcor import missing_files, read_semcor
 from longtail.benchmarks.wordnet import FILES, Sense, WordNet, dict_folder, read_wordnet
+from longtail.benchmarks.wordnet_packages import PACKAGES as PACKAGES
+from longtail.benchmarks.wordnet_packages import digest_of_package, is_package, read_package
 
 TRAIN_SHARE = 0.9
-PACKAGES = ("nltk", "wn")
+PAPER_FACTS: dict[str, Any] = {
+    "tasks": 20_399,
+    "zero_shot_tasks": 8_566,
+    "targets": 226_036,
+    "pairs": 2_021_762,
+    "largest_task": "be",
+    "largest_task_train": 14_204,
+    "most_senses_task": "break",
+    "most_senses": 75,
+    "mean_senses": 2.84,
+}
+COUNTED_HERE = ("targets", "pairs")  # the paper does not state them; its buffer is 1% of the pairs
 _EXAMPLES = re.compile(r'\s*[;:,]\s*".*$')
 
 
@@ -35,6 +48,7 @@ class TaggedCorpus:
         sentences: each a list of words.
         task, sentence, position: of each target; the position counts words.
         gold: the numbers, among its task's candidates, of each target's senses.
+        files: SemCor's tag files it was read from.
     """
 
     lemmas: list[str]
@@ -44,14 +58,20 @@ class TaggedCorpus:
     sentence: np.ndarray
     position: np.ndarray
     gold: list[tuple[int, ...]]
+    files: tuple[str, ...] = ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return facts(self.lemmas, self.task, np.array([len(found) for found in self.senses]))
 
 
-def read_corpus(semcor: str | Path, wordnet: str | Path) -> TaggedCorpus:
+def read_corpus(semcor: str | Path, wordnet: str | Path, *, warn: bool = True) -> TaggedCorpus:
     """Read the publishers' files.
 
     Args:
         semcor: SemCor 3.0's folder or archive.
         wordnet: WordNet 3.0's dict folder, or `nltk` or `wn` for the one of that package.
+        warn: say on stderr where this is not the paper's data set.
     """
     found = read_semcor(semcor)
     words = {target.lemma for target in found.targets}
@@ -70,7 +90,7 @@ def read_corpus(semcor: str | Path, wordnet: str | Path) -> TaggedCorpus:
                 f"WordNet 3.0 ({wordnet}), which has {len(candidates)} senses of it"
             )
         gold.append(tuple(sorted({candidates.index(sense) for sense in senses if sense})))
-    return TaggedCorpus(
+    corpus = TaggedCorpus(
         lemmas,
         [lexicon.senses[lemma] for lemma in lemmas],
         found.sentences,
@@ -78,12 +98,43 @@ def read_corpus(semcor: str | Path, wordnet: str | Path) -> TaggedCorpus:
         np.array([target.sentence for target in targets], np.int32),
         np.array([target.position for target in targets], np.int32),
         gold,
+        found.files,
     )
+    if warn and (said := departure(corpus)):
+        print(f"longtail: {semcor} is not the paper's data set: {said}", file=sys.stderr)
+    return corpus
+
+
+def departure(corpus: TaggedCorpus) -> str:
+    """How a corpus differs from the paper's, in words; nothing where it does not."""
+    found = corpus.facts
+    said = [
+        f"{name.replace('_', ' ')} is {found[name]}, expected {PAPER_FACTS[name]}"
+        for name in differing(found)[:1]
+    ]
+    missing = missing_files(corpus.files) if said else []
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        said.append(f"SemCor 3.0 also has {missing[0]}{more}")
+    return "; ".join(said)
+
+
+def differing(found: dict[str, Any]) -> list[str]:
+    """The names of the facts that are not the paper's; its mean has two decimals."""
+
+    def agrees(value: Any, wanted: Any) -> bool:
+        return round(value, 2) == wanted if isinstance(wanted, float) else value == wanted
+
+    return [
+        n for n, wanted in PAPER_FACTS.items() if n not in found or not agrees(found[n], wanted)
+    ]
 
 
 def read_senses(wordnet: str | Path, words: set[str]) -> WordNet:
     """The senses of `words`, from WordNet's folder or a package's (`nltk`, `wn`)."""
-    return _packaged(str(wordnet), words) or read_wordnet(wordnet, words=words)
+    if is_package(wordnet):
+        return read_package(str(wordnet), words)
+    return read_wordnet(wordnet, words=words)
 
 
 def fingerprint(semcor: str | Path, wordnet: str | Path) -> str:
@@ -91,11 +142,15 @@ def fingerprint(semcor: str | Path, wordnet: str | Path) -> str:
     if not Path(semcor).exists():
         raise ValueError(f"No such file or folder: {semcor}")
     total = hashlib.sha256()
-    for path in (*_semcor_files(Path(semcor)), *_wordnet_files(wordnet)):
+    paths = _semcor_files(Path(semcor))
+    if not is_package(wordnet):
+        folder = dict_folder(Path(wordnet))
+        paths += [folder / name for name in FILES]
+    for path in paths:
         total.update(path.name.encode() + b"\0")
         total.update(hashlib.sha256(path.read_bytes()).digest())
-    if str(wordnet) in PACKAGES:
-        total.update(str(wordnet).encode())
+    if is_package(wordnet):
+        total.update(digest_of_package(str(wordnet)).encode())
     return total.hexdigest()
 
 
@@ -103,72 +158,6 @@ def _semcor_files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     return sorted(p for p in source.rglob("tagfiles/*") if p.is_file())
-
-
-def _wordnet_files(source: str | Path) -> Iterator[Path]:
-    if str(source) not in PACKAGES:
-        folder = dict_folder(Path(source))
-        yield from (folder / name for name in FILES)
-
-
-def _packaged(name: str, words: set[str]) -> WordNet | None:
-    reader = {"nltk": _from_nltk, "wn": _from_wn}.get(name)
-    if reader is None or Path(name).is_dir():
-        return None
-    senses = reader(words)
-    # a word's senses in the order of their keys, as `index.sense` lists them
-    return WordNet({word: sorted(found, key=lambda s: s.key) for word, found in senses.items()})
-
-
-def _from_nltk(words: set[str]) -> dict[str, list[Sense]]:
-    try:
-        from nltk.corpus import wordnet  # pyright: ignore[reportMissingImports]
-
-        version = str(wordnet.get_version())
-    except ImportError:
-        raise ValueError("WordNet through nltk needs the package: pip install nltk") from None
-    except LookupError:
-        raise ValueError("nltk has no WordNet yet: nltk.download('wordnet') fetches it") from None
-    if version != "3.0":
-        raise ValueError(f"nltk has WordNet {version}; WSD-CL is made with 3.0")
-    found: dict[str, list[Sense]] = {}
-    for word in words:
-        for pos in "nvar":  # one part of speech at a time, as senses are numbered within it
-            for number, synset in enumerate(wordnet.synsets(word, pos), 1):
-                lemma = _own_lemma(synset.lemmas(), word, lambda item: item.name())
-                if lemma is not None:
-                    key = lemma.key().partition("%")[2]
-                    sense = Sense(word, key, number, lemma.count(), synset.definition())
-                    found.setdefault(word, []).append(sense)
-    return found
-
-
-def _from_wn(words: set[str]) -> dict[str, list[Sense]]:
-    try:
-        import wn  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ValueError("WordNet through wn needs the package: pip install wn") from None
-    if not wn.lexicons(lexicon="omw-en:1.4"):
-        raise ValueError("wn has no WordNet 3.0 yet: python -m wn download omw-en:1.4 fetches it")
-    english = wn.Wordnet("omw-en:1.4", normalizer=None, lemmatizer=None)  # Princeton WordNet 3.0
-    found: dict[str, list[Sense]] = {}
-    numbers: dict[tuple[str, str], int] = {}
-    for entry in english.words():
-        word = entry.lemma().lower().replace(" ", "_")
-        if word not in words:
-            continue
-        for sense in entry.senses():
-            key = str(sense.metadata().get("identifier", "")).partition("%")[2]
-            place = (word, "a" if entry.pos == "s" else entry.pos)
-            numbers[place] = numbers.get(place, 0) + 1
-            gloss = sense.synset().definition() or ""
-            count = sum(int(c) for c in sense.counts())
-            found.setdefault(word, []).append(Sense(word, key, numbers[place], count, gloss))
-    return found
-
-
-def _own_lemma(lemmas: list[Any], word: str, name: Callable[[Any], str]) -> Any:
-    return next((lemma for lemma in lemmas if name(lemma).lower() == word), None)
 
 
 def definition(sense: Sense) -> str:

@@ -1,37 +1,30 @@
 """SemCor 3.0 and WordNet 3.0: where they are, how they are fetched, whether they are what they say.
 
 What was fetched is checked by content: `index.sense` and `data.*` of WordNet against checksums file
-by file, SemCor's archive against its own and, like files put there by hand, by the facts the paper
-states of the data set made from both.
+by file, SemCor's archive against its own and, like files put there by hand and a WordNet that comes
+with a package, by the facts the paper states of the data set made from both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from longtail.benchmarks.wordnet import FILES
-from longtail.benchmarks.wsd_corpus import PACKAGES, facts, read_corpus
+from longtail.benchmarks.semcor import missing_files, open_tar
+from longtail.benchmarks.wordnet import FILES, dict_folder
+from longtail.benchmarks.wordnet_packages import is_package
+from longtail.benchmarks.wsd_corpus import (
+    COUNTED_HERE,
+    PAPER_FACTS,
+    departure,
+    differing,
+    read_corpus,
+)
 from longtail.downloads import DownloadError, Meter, Remote, cache_folder, digest, fetch
 
-PAPER_FACTS: dict[str, Any] = {
-    "tasks": 20_399,
-    "zero_shot_tasks": 8_566,
-    "targets": 226_036,
-    "pairs": 2_021_762,
-    "largest_task": "be",
-    "largest_task_train": 14_204,
-    "most_senses_task": "break",
-    "most_senses": 75,
-    "mean_senses": 2.84,
-}
-COUNTED_HERE = ("targets", "pairs")  # the paper does not state them; its buffer is 1% of the pairs
 SEMCOR = Remote(
     "semcor3.0.tar.gz",
     (
@@ -70,8 +63,7 @@ def locate(semcor: str = "", wordnet: str = "") -> tuple[Path, str]:
                 f"no {what} in {folder}: `longtail data wsd` fetches it; or give --semcor and "
                 "--wordnet, --prepared, or --miniature"
             )
-    wanted = str(second)
-    return first, wanted if wanted in PACKAGES else str(Path(wanted).expanduser())  # pyright: ignore
+    return first, str(Path(str(second)).expanduser())  # pyright: ignore
 
 
 def find(folder: Path) -> tuple[Path | None, Path | None]:
@@ -100,6 +92,8 @@ def data_command(args: argparse.Namespace) -> int:
     """`longtail data wsd`: fetch what is missing, then count what the paper counts."""
     folder = Path(args.dir).expanduser() if args.dir else cache_folder("wsd")
     semcor, wordnet = find(folder)
+    if args.wordnet:
+        wordnet = Path(args.wordnet).expanduser()
     if not args.check:
         progress = None if args.quiet or args.json else Meter()
         if semcor is None:
@@ -111,36 +105,28 @@ def data_command(args: argparse.Namespace) -> int:
             raise ValueError(f"{folder} has no {what} 3.0: {HINT}")
     assert semcor is not None
     assert wordnet is not None
-    _verify_wordnet(wordnet)
-    corpus = read_corpus(semcor, wordnet)
-    senses = np.array([len(found) for found in corpus.senses])
-    found = facts(corpus.lemmas, corpus.task, senses)
-    wrong = [name for name, wanted in PAPER_FACTS.items() if not _agrees(found[name], wanted)]
+    if not is_package(wordnet):
+        _verify_wordnet(dict_folder(wordnet))
+    corpus = read_corpus(semcor, wordnet, warn=False)
+    found = corpus.facts
     if args.json:
         content = {"benchmark": "wsd", "semcor": str(semcor), "wordnet": str(wordnet)}
-        print(json.dumps({**content, "facts": found, "expected": PAPER_FACTS, "differ": wrong}))
+        content |= {"facts": found, "expected": PAPER_FACTS, "differ": differing(found)}
+        print(json.dumps({**content, "missing": missing_files(corpus.files)}))
     elif not args.quiet:
         _print(semcor, wordnet, found)
-    if wrong:
-        name = wrong[0]
-        raise ValueError(
-            f"the files in {folder} are not the paper's: {name.replace('_', ' ')} is "
-            f"{found[name]}, expected {PAPER_FACTS[name]}"
-        )
+    if said := departure(corpus):
+        raise ValueError(f"the files in {folder} are not the paper's: {said}")
     return 0
-
-
-def _agrees(found: Any, wanted: Any) -> bool:
-    """The paper's mean has two decimals."""
-    return round(found, 2) == wanted if isinstance(wanted, float) else found == wanted
 
 
 def _print(semcor: Path, wordnet: Path, found: dict[str, Any]) -> None:
     print(f"SemCor   {semcor}\nWordNet  {wordnet}\n")
     print(f"{'':24}{'here':>12}{'expected':>12}")
+    wrong = differing(found)
     for name, wanted in PAPER_FACTS.items():
         value = f"{found[name]:.2f}" if isinstance(found[name], float) else f"{found[name]}"
-        mark = "" if _agrees(found[name], wanted) else "   differs"
+        mark = "   differs" if name in wrong else ""
         note = " *" if name in COUNTED_HERE else ""
         print(f"{name.replace('_', ' ') + note:24}{value:>12}{wanted:>12}{mark}")
     print("\n* not stated in the paper, counted from the files that give its other numbers")
@@ -154,11 +140,8 @@ def _fetch(remote: Remote, folder: Path, progress: Meter | None) -> Path:
 
 
 def _unpack(archive: Path, folder: Path) -> Path:
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
-    except (tarfile.TarError, EOFError) as error:
-        raise ValueError(f"{archive} is not a readable tar archive: {error}") from None
+    with open_tar(archive) as tar:
+        tar.extractall(folder, filter="data")
     found = find(folder)[1]
     if found is None:
         raise ValueError(f"{archive} has no index.sense")
@@ -166,10 +149,10 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 
 def _verify_wordnet(folder: Path) -> None:
-    """Names the first file that is not WordNet 3.0's; `read_wordnet` says what is missing."""
+    """Names the first file that is not WordNet 3.0's."""
     for name in FILES:
         path = folder / name
-        if path.is_file() and digest(path) != WORDNET_SHA256[name]:
+        if digest(path) != WORDNET_SHA256[name]:
             raise ValueError(
                 f"{path} is not WordNet 3.0's: its sha256 is {digest(path)}, "
                 f"expected {WORDNET_SHA256[name]}"

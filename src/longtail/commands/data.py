@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="only check the files (in DIR, or in --dir), fetch nothing",
     )
+    parser.add_argument("--wordnet", help="wsd: nltk, wn or a folder, in place of the one fetched")
     parser.add_argument("--source", help="vqa: generated, to write a generated world (to --dir)")
     parser.add_argument("--strict", action="store_true", help="vqa: refuse what is only counted")
     parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
