@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from longtail.benchmarks.wsd_corpus import TaggedCorpus, definition, facts
+from longtail.benchmarks.wsd_corpus import TaggedCorpus, definition, differing
 from longtail.benchmarks.wsd_tokens import BackboneTokenizer, Encoded, Template, Tokenizer
 
 RULE = 1  # to be raised with any change to what is written below
 ARRAYS = ("tasks", "glosses", "gloss_ends", "sentences", "sentence_ends", "targets", "gold")
+FILES = {*(f"{name}.npy" for name in ARRAYS), "lemmas.txt", "senses.tsv", "meta.json"}
+OPTIONAL = {"tokenizer.json"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def prepare(corpus: TaggedCorpus, tokenizer: Tokenizer) -> Prepared:
         {
             "rule": RULE,
             "tokenizer": tokenizer.digest,
-            "facts": facts(corpus.lemmas, corpus.task, per_task),
+            "facts": corpus.facts,
             "targets_without_a_token": int((spans[:, 0] == spans[:, 1]).sum()),
         },
         tokenizer.template,
@@ -119,54 +122,136 @@ def cache_name(sources: str, tokenizer: Tokenizer) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def check_replaceable(folder: Path) -> None:
+    """Refuse to write where something lies that `save` has not written: it would be deleted."""
+    if not folder.exists():
+        return
+    other = f"{folder} is there already and holds something else than prepared tables"
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is there already and is not a folder")
+    foreign = sorted({path.name for path in folder.iterdir()} - FILES - OPTIONAL)
+    if foreign:
+        raise ValueError(f"{other} ({foreign[0]}): give another folder")
+    try:
+        meta = json.loads((folder / "meta.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        meta = None
+    if not isinstance(meta, dict) or not {"rule", "template"} <= set(meta):
+        raise ValueError(f"{other} (no meta.json of theirs): give another folder")
+
+
 def save(prepared: Prepared, folder: Path, tokenizer: Tokenizer) -> None:
-    """Write the folder; it appears under its name only when it is complete."""
+    """Write the folder; it appears under its name, or takes the old one's place, when complete."""
+    folder = folder.resolve()  # what a link points to is replaced, not the link
+    check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    new, old = work / "new", work / "old"
     try:
-        for name in ARRAYS:
-            np.save(work / f"{name}.npy", getattr(prepared, name))
-        (work / "lemmas.txt").write_text("\n".join(prepared.lemmas), "utf-8")
-        rows = zip(prepared.senses, prepared.numbers, prepared.counts, strict=True)
-        lines = [f"{key}\t{number}\t{count}\t{text}" for (key, text), number, count in rows]
-        (work / "senses.tsv").write_text("\n".join(lines), "utf-8")
-        if isinstance(tokenizer, BackboneTokenizer):  # for sentences yet to come
-            (work / "tokenizer.json").write_text(tokenizer.content, "utf-8")
-        meta = {**prepared.meta, "template": prepared.template.as_dict()}
-        (work / "meta.json").write_text(json.dumps(meta, indent=2), "utf-8")
-        os.chmod(work, 0o755)
+        new.mkdir()
+        _write(prepared, new, tokenizer)
         if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(work, folder)
+            os.replace(folder, old)
+        try:
+            os.replace(new, folder)
+        except BaseException:
+            if old.exists():
+                os.replace(old, folder)
+            raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _write(prepared: Prepared, folder: Path, tokenizer: Tokenizer) -> None:
+    for name in ARRAYS:
+        np.save(folder / f"{name}.npy", getattr(prepared, name))
+    (folder / "lemmas.txt").write_text("\n".join(prepared.lemmas), "utf-8")
+    rows = zip(prepared.senses, prepared.numbers, prepared.counts, strict=True)
+    lines = [f"{key}\t{number}\t{count}\t{text}" for (key, text), number, count in rows]
+    (folder / "senses.tsv").write_text("\n".join(lines), "utf-8")
+    if isinstance(tokenizer, BackboneTokenizer):  # for sentences yet to come
+        (folder / "tokenizer.json").write_text(tokenizer.content, "utf-8")
+    meta = {**prepared.meta, "template": prepared.template.as_dict()}
+    (folder / "meta.json").write_text(json.dumps(meta, indent=2), "utf-8")
+    folder.chmod(0o755)
 
 
 def load(folder: str | Path) -> Prepared:
     """Open a folder that `save` wrote; the arrays stay on disk until they are read."""
     folder = Path(folder).expanduser()
     try:
-        meta = json.loads((folder / "meta.json").read_text("utf-8"))
+        meta = _meta(folder / "meta.json")
         if meta["rule"] != RULE:
             raise ValueError(
                 f"{folder} was prepared by rule {meta['rule']}, this version has rule {RULE}: "
                 "prepare it again from --semcor and --wordnet"
             )
-        template = Template.from_dict(meta["template"])
         arrays = {name: _array(folder / f"{name}.npy") for name in ARRAYS}
-        lemmas = (folder / "lemmas.txt").read_text("utf-8").split("\n")
-        lines = (folder / "senses.tsv").read_text("utf-8").split("\n")
+        lemmas, lines = (_text(folder / name).split("\n") for name in ("lemmas.txt", "senses.tsv"))
     except OSError as error:
         raise ValueError(f"{folder} is not a prepared WSD-CL: {error}") from None
-    except (json.JSONDecodeError, KeyError) as error:
-        raise ValueError(f"{folder / 'meta.json'} is damaged: {error}") from None
+    try:
+        template = Template.from_dict(meta["template"])
+        sizes = int(meta["facts"]["tasks"]), int(meta["facts"]["targets"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder / 'meta.json'} is damaged: {error!r}") from None
     fields = [line.split("\t", 3) for line in lines]
-    if len(fields) != arrays["tasks"][-1] or any(len(f) != 4 for f in fields):
+    if any(len(f) != 4 or not f[1].isdigit() or not f[2].isdigit() for f in fields):
         raise ValueError(f"{folder / 'senses.tsv'} is damaged: prepare {folder} again")
     numbers, counts = (np.array([int(f[i]) for f in fields], np.int32) for i in (1, 2))
     senses = [(f[0], f[3]) for f in fields]
     ranks = {"numbers": numbers, "counts": counts}
-    return Prepared(meta, template, lemmas, **arrays, **ranks, senses=senses)
+    found = Prepared(meta, template, lemmas, **arrays, **ranks, senses=senses)
+    _check_sizes(found, folder, *sizes)
+    return found
+
+
+def _check_sizes(found: Prepared, folder: Path, tasks: int, targets: int) -> None:
+    """Every table has the rows that the others point to; `meta.json` says how many begin it."""
+
+    def check(name: str, rows: np.ndarray | list[Any], *expected: int) -> None:
+        shape = rows.shape if isinstance(rows, np.ndarray) else (len(rows),)
+        if shape != expected:
+            has, wanted = (" x ".join(map(str, sizes)) for sizes in (shape, expected))
+            raise ValueError(
+                f"{folder / name} is damaged: its size is {has}, expected {wanted}; "
+                f"prepare {folder} again"
+            )
+
+    check("lemmas.txt", found.lemmas, tasks)
+    check("tasks.npy", found.tasks, tasks + 1)
+    check("senses.tsv", found.senses, int(found.tasks[-1]))
+    check("gloss_ends.npy", found.gloss_ends, len(found.senses) + 1)
+    check("glosses.npy", found.glosses, int(found.gloss_ends[-1]))
+    check("targets.npy", found.targets, targets, 4)
+    check("sentence_ends.npy", found.sentence_ends, max(1, found.sentence_ends.size))
+    check("sentences.npy", found.sentences, int(found.sentence_ends[-1]))
+    last = int(found.targets[:, 1].max(initial=-1))
+    check("sentence_ends.npy", found.sentence_ends, max(last + 2, len(found.sentence_ends)))
+    check("gold.npy", found.gold, max(targets, len(found.gold)), 2)
+    with_gold = len(np.unique(found.gold[:, 0]))
+    if with_gold != targets:
+        raise ValueError(
+            f"{folder / 'gold.npy'} is damaged: {with_gold} of {targets} targets have a sense; "
+            f"prepare {folder} again"
+        )
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    try:
+        meta = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(meta, dict) or "rule" not in meta:
+        raise ValueError(f"{path} is damaged: it has no rule")
+    return meta
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def _array(path: Path) -> np.ndarray:
@@ -177,10 +262,21 @@ def _array(path: Path) -> np.ndarray:
 
 
 def find_prepared(cache: Path, tokenizer: str) -> Path | None:
-    """The newest folder in the cache that was made with this tokeniser (its digest)."""
-    made: list[Path] = []
+    """The folder in the cache that was made with this tokeniser (its digest).
+
+    Of several the newest that holds the paper's data set, by its facts; which one is said.
+    """
+    made: list[tuple[bool, float, Path]] = []
     for path in cache.glob("prepared-*/meta.json"):
-        meta = json.loads(path.read_text("utf-8"))
-        if meta.get("rule") == RULE and meta.get("tokenizer") == tokenizer:
-            made.append(path)
-    return max(made, key=lambda path: path.stat().st_mtime).parent if made else None
+        meta = _meta(path)
+        if meta["rule"] == RULE and meta.get("tokenizer") == tokenizer:
+            papers = not differing(meta.get("facts", {}))
+            made.append((papers, path.stat().st_mtime, path.parent))
+    if not made:
+        return None
+    papers, _, folder = max(made)
+    if len(made) > 1 or not papers:
+        count = f"of {len(made)} prepared tables in {cache} " if len(made) > 1 else ""
+        what = "the paper's data set" if papers else "NOT the paper's data set"
+        print(f"longtail: {count}{folder.name} is taken, {what}", file=sys.stderr)
+    return folder

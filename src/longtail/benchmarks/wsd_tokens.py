@@ -81,7 +81,10 @@ class BackboneTokenizer:
             ) from None
         self.content = content
         self.digest = _digest(content)
-        self._fast = Fast.from_str(content)
+        try:
+            self._fast = Fast.from_str(content)
+        except Exception as error:  # the package raises nothing more special
+            raise ValueError(f"the tokenizer.json of {name} is damaged: {error}") from None
         self._fast.no_truncation()  # some come with a length of their own
         self._fast.no_padding()
         self.template = self._template(name)
@@ -117,7 +120,14 @@ def _find(ids: list[int], part: list[int], start: int) -> int:
 def digest_of(backbone: str) -> str | None:
     """The digest of a folder's tokeniser, without the package that would read it."""
     path = Path(backbone).expanduser() / "tokenizer.json"
-    return _digest(path.read_text("utf-8")) if path.is_file() else None
+    return _digest(_read(path)) if path.is_file() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def _digest(content: str) -> str:
@@ -128,14 +138,14 @@ def load_tokenizer(backbone: str) -> BackboneTokenizer:
     """From a folder with `tokenizer.json`, or by a Hugging Face name."""
     path = Path(backbone).expanduser() / "tokenizer.json"
     if path.is_file():
-        return BackboneTokenizer(path.read_text("utf-8"), backbone)
+        return BackboneTokenizer(_read(path), backbone)
     if Path(backbone).expanduser().is_dir():
         raise ValueError(f"{backbone} has no tokenizer.json")
     # The whole checkpoint at once, where it is not there yet: transformers would ask for file after
     # file, and without a network repeat that for a minute.
     folder = locate(backbone)
     if (folder / "tokenizer.json").is_file():
-        return BackboneTokenizer((folder / "tokenizer.json").read_text("utf-8"), backbone)
+        return BackboneTokenizer(_read(folder / "tokenizer.json"), backbone)
     try:
         from transformers import AutoTokenizer
     except ImportError:
