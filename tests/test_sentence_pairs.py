@@ -134,7 +134,7 @@ def test_other_encoders_run_through_transformers(kind: str, tmp_path: Path) -> N
     again = model.eval()(inputs), model(inputs)
     assert torch.equal(*again)
     model.encoder.save_pretrained(tmp_path / "saved")
-    with pytest.raises(ValueError, match=f"{theirs.config.model_type} runs through transformers"):
+    with pytest.raises(ValueError, match="cannot be stacked: `stack = false` in the study file"):
         Replicas([model, model])(pairs((2, 4)))
 
 

@@ -7,11 +7,13 @@ import time
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from longtail import cli
+from longtail.assembly import build_stack
 from longtail.engines import run_local
 from longtail.jobs import Options, make_jobs
 from longtail.machine import commit
@@ -256,6 +258,29 @@ def test_stacks_are_full_products_of_variants_and_seeds(tmp_path: Path):
     lacking = [r for r in runs if not (r.labels["policy"] == "reset" and r.config.seed == 0)]
     jobs = make_jobs(lacking, tmp_path, stack=True, earlier={})
     assert sorted(len(job.configs) for job in jobs) == [2, 3]
+
+
+def test_runs_whose_settings_cannot_be_stacked_are_planned_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[int] = []
+
+    def stackable(settings: Any) -> bool:
+        asked.append(settings.tasks)
+        return settings.tasks != 9
+
+    monkeypatch.setattr("longtail.benchmarks.toy.stackable", stackable, raising=False)
+    runs = expand(read(study_file(tmp_path, TINY + '[grid]\n"data.tasks" = [9, 12]\n')))
+    jobs = make_jobs(runs, tmp_path, stack=True, earlier={})
+    assert sorted((job.stacked, len(job.configs)) for job in jobs) == [*[(False, 1)] * 4, (True, 4)]
+    assert sorted(asked) == [9, 12]  # once for all runs that are alike
+    for tasks, size in ((9, 0), (12, 4)):
+        chosen = [run.config for run in runs if run.config.data.tasks == tasks]
+        if size:
+            assert len(build_stack(chosen).configs) == size
+        else:
+            with pytest.raises(ValueError, match=r"cannot be stacked .* `stack = false`"):
+                build_stack(chosen)
 
 
 @pytest.mark.parametrize(("device", "sizes"), [("cpu", [2] * 4), ("cuda", [4] * 2)])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longtail.benchmarks import stackable
 from longtail.graph_fisher import capture_fisher
 from longtail.methods import Method
 from longtail.random import Seed
@@ -40,14 +41,15 @@ def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu"
     stack = Stack(configs)
     first = stack.configs[0]
     module = load_benchmark(first.benchmark)
+    if not stackable(module, first.data):
+        raise ValueError(
+            f"benchmark {first.benchmark!r} cannot be stacked with these settings: "
+            "`stack = false` in the study file trains its runs one by one"
+        )
     if hasattr(module, "build_stack"):
         benchmark = module.build_stack([row.data for row in stack.rows], stack.seeds)
-    elif getattr(module, "STACKABLE", False):
-        benchmark = module.build(first.data, first.seed)
     else:
-        raise ValueError(
-            f"benchmark {first.benchmark!r} cannot be stacked: run its seeds one by one"
-        )
+        benchmark = module.build(first.data, first.seed)
     seeds = torch.tensor(stack.seeds)
     sequence = _sequence(benchmark, first, seeds).to(device)
     model = build_model(benchmark.make_model, stack.seeds, len(stack.rows)).to(device)

@@ -125,14 +125,18 @@ def _stackable(
     """
     alike: dict[str, dict[str, list[Planned]]] = {}
     alone: list[list[Planned]] = []
+    can: dict[str, bool] = {}  # by stack: a benchmark may have to look into files
     for run in runs:
-        module = benchmarks.load(run.config.benchmark)
-        if not (hasattr(module, "build_stack") or getattr(module, "STACKABLE", False)):
+        stack = stack_key(run.config)
+        if stack not in can:
+            module = benchmarks.load(run.config.benchmark)
+            can[stack] = benchmarks.stackable(module, run.config.data)
+        if not can[stack]:
             alone.append([run])
             continue
         variant = {k: v for k, v in run.config.as_dict().items() if k != "seed"}
         key = json.dumps(variant, sort_keys=True)
-        alike.setdefault(stack_key(run.config), {}).setdefault(key, []).append(run)
+        alike.setdefault(stack, {}).setdefault(key, []).append(run)
     whole: list[list[Planned]] = []
     for variants in alike.values():
         by_seeds: dict[tuple[int, ...], list[Planned]] = {}

@@ -8,7 +8,8 @@ A benchmark is a module with
     METHOD_SETTINGS     the same per method (a dict of dicts)
 
 and, where runs with different seeds can train as one stack of replicas, `STACKABLE = True` (the
-data do not depend on the seed) or `build_stack(settings, seeds) -> Benchmark`.
+data do not depend on the seed) or `build_stack(settings, seeds) -> Benchmark`; where only some
+settings allow it, also a cheap `stackable(settings) -> bool`.
 """
 
 import importlib
@@ -20,7 +21,7 @@ from torch import nn
 
 from longtail.tasks import TaskSequence
 
-__all__ = ["BENCHMARKS", "Benchmark", "load"]
+__all__ = ["BENCHMARKS", "Benchmark", "load", "stackable"]
 
 # Imported when asked for: some need extras, and none should cost the others time.
 BENCHMARKS: dict[str, str] = {
@@ -67,3 +68,10 @@ def load(name: str) -> Any:
         if error.name is None or not path.startswith(error.name):
             raise  # the benchmark is there; something it imports is not
         raise ValueError(f"unknown benchmark {name!r}: there is no module {path}") from None
+
+
+def stackable(module: Any, settings: Any) -> bool:
+    """Whether runs of a benchmark with these settings can train as one stack."""
+    if not (hasattr(module, "build_stack") or getattr(module, "STACKABLE", False)):
+        return False
+    return getattr(module, "stackable", lambda _: True)(settings)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from longtail.examples import Ragged
 from longtail.models.encoder import Encoder
-from longtail.models.hf_encoder import AutoEncoder
+from longtail.models.hf_encoder import AutoEncoder, load_encoder
 
 
 class SentencePairs(nn.Module):
@@ -70,8 +70,6 @@ class SentencePairs(nn.Module):
             dropout: of encoder and classifier.
             frozen: leave the embeddings as they are in training.
         """
-        from longtail.models.hf_encoder import load_encoder
-
         encoder = load_encoder(source, dropout)
         if frozen:
             encoder.freeze_embeddings()
@@ -92,7 +90,7 @@ class SentencePairs(nn.Module):
         if isinstance(first.encoder, AutoEncoder):
             raise ValueError(
                 f"{first.encoder.name} runs through transformers and cannot be stacked: "
-                "run its seeds and policies one by one"
+                "`stack = false` in the study file trains its runs one by one"
             )
         stacked = first.encoder.stacked_parameters([member.encoder for member in members])
         found = first._encode(stacked, inputs)
