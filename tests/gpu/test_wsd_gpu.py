@@ -1,5 +1,7 @@
 """WSD-CL on a GPU: pairs come out as on the CPU, in a graph too, and targets score alike."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +10,12 @@ from longtail.assembly import build_run, build_stack
 from longtail.benchmarks import wsd
 from longtail.benchmarks.wsd_miniature import miniature
 from longtail.benchmarks.wsd_pairs import PairTable
+from longtail.benchmarks.wsd_prepared import save
+from longtail.benchmarks.wsd_tokens import HashingTokenizer
 from longtail.graph_fisher import GraphFisher
 from longtail.methods import EWC
 from longtail.methods.fisher import Fisher
+from longtail.models.hf_encoder import AutoEncoder
 from longtail.replicas import build_model
 from longtail.settings import resolve
 from longtail.training import train
@@ -94,3 +99,33 @@ def test_multitask_trains_a_plain_model_on_all_targets() -> None:
     train(run)
     assert np.isfinite(run.matrix.last).all()
     assert np.array_equal(run.matrix.own, run.matrix.last)
+
+
+@pytest.mark.parametrize("method", ["finetune", "ewc"])
+def test_an_encoder_of_transformers_trains_in_captured_steps(method: str, tmp_path: Path) -> None:
+    """As eagerly: its masks ask the device nothing while a graph is being captured."""
+    transformers = pytest.importorskip("transformers")
+    prepared = miniature()
+    torch.manual_seed(0)
+    config = transformers.DistilBertConfig(
+        vocab_size=prepared.template.vocab, dim=32, n_layers=2, n_heads=2, hidden_dim=48,
+        max_position_embeddings=96, pad_token_id=prepared.template.pad,
+    )  # fmt: skip
+    transformers.DistilBertModel(config).save_pretrained(tmp_path / "encoder")
+    save(prepared, tmp_path / "tables", HashingTokenizer())
+    flags = {
+        "data.prepared": str(tmp_path / "tables"), "data.backbone": str(tmp_path / "encoder"),
+        "data.tasks": 6, "train.lr": 1e-3, "method": method,
+    }  # fmt: skip
+    found = []
+    for graph in (True, False):
+        config = resolve("wsd", flags={**flags, "train.cuda_graph": graph})
+        run = build_run(config, "cuda")
+        assert isinstance(run.model.encoder, AutoEncoder)
+        train(run)
+        if graph:
+            assert any(step.graph is not None for step in run.take_step.steps.values())  # pyright: ignore
+        with torch.no_grad():
+            found.append(run.model.eval()(TABLE.to("cuda")[torch.arange(300)][0]))
+    assert torch.isfinite(found[0]).all()
+    torch.testing.assert_close(*found, atol=1e-2, rtol=0)

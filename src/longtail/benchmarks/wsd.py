@@ -14,6 +14,7 @@ wsd_data          where these files are, fetching them, checking them (`longtail
 wsd_corpus        targets, tasks and candidates: the corpus before any tokeniser
 wsd_tokens        tokenisers, and how a pair of sentences is laid out
 wsd_prepared      sentences and glosses as token tables, each once, in a folder
+wsd_tables        which tables these are, and whether a backbone's tokeniser made them
 wsd_miniature     the built-in sentences
 wsd_pairs         pairs put together on the device from these tables
 wsd_tasks         split, order and cap: the sequence of tasks
@@ -46,9 +47,11 @@ from longtail.benchmarks.wsd_prepared import (
     save,
 )
 from longtail.benchmarks.wsd_scores import Evaluation
+from longtail.benchmarks.wsd_tables import check_backbone
 from longtail.benchmarks.wsd_tasks import word_tasks
 from longtail.benchmarks.wsd_tokens import digest_of, load_tokenizer
 from longtail.downloads import cache_folder
+from longtail.models.hf_encoder import can_stack
 from longtail.models.sentence_pairs import SentencePairs
 
 __all__ = ["PAPER", "Settings", "build", "data_command", "prepared_of"]
@@ -109,6 +112,17 @@ class Settings:
             raise ValueError(f"Invalid longest: {self.longest}, should be from 32 to 512")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"Invalid dropout: {self.dropout}, should be in [0, 1)")
+        for name in ("semcor", "wordnet", "prepared", "backbone"):
+            if self.miniature and getattr(self, name) != getattr(type(self), name):
+                raise ValueError(
+                    f"miniature and {name} = {getattr(self, name)!r} exclude each other: the "
+                    "miniature has sentences and an encoder of its own"
+                )
+
+
+def stackable(settings: Settings) -> bool:
+    """Encoders that run through transformers have no program for several runs."""
+    return settings.miniature or can_stack(settings.backbone)
 
 
 def build(settings: Settings, seed: int) -> Benchmark:
@@ -131,6 +145,8 @@ def build(settings: Settings, seed: int) -> Benchmark:
 
 def make_model(settings: Settings, prepared: Prepared) -> Callable[[int], nn.Module]:
     separator = prepared.template.middle[0]
+    # once, however many seeds a stack has
+    check = functools.cache(lambda: check_backbone(prepared, settings.backbone))
 
     def make(seed: int) -> nn.Module:
         if settings.miniature:
@@ -138,6 +154,7 @@ def make_model(settings: Settings, prepared: Prepared) -> Callable[[int], nn.Mod
             if settings.freeze_embeddings:
                 encoder.freeze_embeddings()
             return SentencePairs(encoder, separator, settings.dropout)
+        check()
         model = SentencePairs.from_pretrained(
             settings.backbone, separator, settings.dropout, settings.freeze_embeddings
         )
