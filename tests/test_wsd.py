@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +9,18 @@ import pytest
 import torch
 
 from longtail.benchmarks import wsd
+from longtail.benchmarks.wordnet import Sense
 from longtail.benchmarks.wsd_baselines import baselines
+from longtail.benchmarks.wsd_corpus import TaggedCorpus
 from longtail.benchmarks.wsd_miniature import miniature, sentences
 from longtail.benchmarks.wsd_pairs import PairTable
+from longtail.benchmarks.wsd_prepared import prepare
 from longtail.benchmarks.wsd_scores import Evaluation, best_is_gold
 from longtail.benchmarks.wsd_tasks import word_tasks
 from longtail.benchmarks.wsd_tokens import HashingTokenizer
 from longtail.cli import main
 from longtail.replicas import build_model
+from longtail.settings import resolve
 from longtail.tasks import multitask, validation_share
 
 CORPUS = sentences()
@@ -75,6 +78,24 @@ def test_a_long_sentence_is_cut_around_its_target() -> None:
         token = ids.padded[pair, inside[pair]].item()
         assert token == whole[start[target]]
         assert stop[target] > start[target]
+
+
+def test_a_target_longer_than_its_window_keeps_its_beginning() -> None:
+    """`of-a-b-...` is one word of the corpus and many tokens."""
+    one = np.zeros(1, np.int32)
+    letters = [chr(ord("a") + i) for i in range(26)]
+    sentence = ["It", "has", "-".join(letters), "in", "it"]
+    sense = Sense("x", "1:00:00::", 1, 0, "a word")
+    corpus = TaggedCorpus(["x"], [[sense]], [sentence], one, one, one + 2, [(0,)])
+    prepared = prepare(corpus, HashingTokenizer())
+    ids, _ = PairTable(prepared, longest=32)[torch.arange(1)]
+    row = ids.padded[0, : int(ids.lengths[0])].tolist()
+    assert len(row) == 32
+    word, gloss = (found for found, _ in HashingTokenizer().encode([sentence[2], "x : a word"]))
+    room = 32 - 5 - len(gloss)
+    assert len(word) > room
+    mark = prepared.template.mark
+    assert row == [1, mark, *word[:room], mark, 2, *gloss, 2]
 
 
 def test_tasks_are_split_nine_to_one_and_ordered_by_size() -> None:
@@ -214,6 +235,37 @@ def test_baselines_by_hand() -> None:
     assert found["most_frequent_sense"]["polysemous"] < found["most_frequent_sense"]["RP"]
 
 
+def test_the_defaults_are_the_papers_settings() -> None:
+    train = resolve("wsd").train
+    assert train.optimizer == "adamw"
+    assert train.batch_size == 12
+    assert train.lr == 1e-6
+    assert train.epochs == 4
+    assert train.validation == 0.05
+    assert train.schedule == "linear"
+    assert train.warmup > 0
+    assert train.evaluate_at == (
+        100, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000, 10000, 11000, 12000, 13000,
+        14000, 15000, 16000, 17000, 18000, 19000, 20000,
+    )  # fmt: skip
+    assert resolve("wsd").data.backbone == "bert-base-uncased"
+    for method, wanted in {
+        "ewc": {"strength": 2.0},
+        "ewcpp": {"strength": 0.1, "decay": 0.9},
+        "reservoir": {"buffer": 20_000},
+        "derpp": {"buffer": 20_000, "alpha": 1.0, "beta": 1.0},
+        "agem": {"buffer": 20_000},
+    }.items():
+        found = resolve("wsd", flags={"method": method}).methods
+        assert {name: getattr(found, name) for name in wanted} == wanted
+
+
+def test_the_miniature_excludes_what_it_would_not_read(capsys) -> None:
+    for name in ("semcor", "wordnet", "prepared", "backbone"):
+        assert main(["run", "wsd", "--miniature", f"--{name}", "somewhere"]) == 2
+        assert f"miniature and {name} = 'somewhere' exclude each other" in capsys.readouterr().err
+
+
 def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"tasks": -1}, {"longest": 8}, {"dropout": 1.0}):
         with pytest.raises(ValueError, match=f"Invalid {next(iter(wrong))}"):
@@ -256,7 +308,7 @@ def test_a_run_of_the_miniature_writes_its_scores_and_ranks_senses(
         ranked = json.loads(capsys.readouterr().out)
         assert len(ranked) == 9
         assert [s["score"] for s in ranked] == sorted((s["score"] for s in ranked), reverse=True)
-        assert main(["wsd", "predict", out, sentence, "mouse"]) == 2
+        assert main(["wsd", "predict", out, "They mouse around.", "mouse"]) == 2
         assert "not one of the run's 52 words" in capsys.readouterr().err
         assert main(["wsd", "predict", out, "No such word.", "tell"]) == 2
         assert "does not stand in the sentence" in capsys.readouterr().err
@@ -271,24 +323,3 @@ def test_a_run_of_the_miniature_writes_its_scores_and_ranks_senses(
         (tmp_path / "run" / "model.safetensors").write_bytes(b"cut off")
         assert main(["wsd", "predict", out, sentence, "tell"]) == 2
         assert "model.safetensors is damaged" in capsys.readouterr().err
-
-
-def test_prediction_agrees_with_the_table(tmp_path: Path) -> None:
-    """A sentence of the corpus gets the scores that its pairs get in training."""
-    import safetensors.torch
-
-    from longtail.benchmarks.wsd_predict import rank_senses
-
-    settings = wsd.Settings(miniature=True)
-    model = build_model(wsd.build(settings, 0).make_model, 5)
-    safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
-    target = 30
-    first, last = TABLE.targets.first_pair[target : target + 2]
-    words = CORPUS.sentences[CORPUS.sentence[target]]
-    word, lemma = words[CORPUS.position[target]], CORPUS.lemmas[CORPUS.task[target]]
-    ranked = rank_senses(
-        replace(settings), tmp_path / "model.safetensors", " ".join(words), word, lemma
-    )
-    with torch.no_grad():
-        wanted = model.eval()(TABLE[torch.arange(first, last)][0])
-    assert [s.score for s in ranked] == pytest.approx(sorted(wanted.tolist(), reverse=True))

@@ -16,6 +16,7 @@ import copy
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,10 +26,22 @@ from longtail.benchmarks.wsd_prepared import Prepared
 from longtail.examples import Batch, Device, Index, Ragged
 
 WIDTHS = (32, 48, 64, 80, 96, 128, 192, 256, 384, 512)
-# Columns of `PairTable.layout`: where the window begins in the list of tokens, the target's first
-# and last place in the window, the column of the second part, where the gloss begins in the list,
-# and the length of the pair.
-_LENGTH = 5
+# What the list of tokens begins with; the middle ones and the last follow from MIDDLE on.
+PAD, MARK, FIRST, MIDDLE = range(4)
+
+
+class Layout(NamedTuple):
+    """The columns of `PairTable.layout`, one row a pair."""
+
+    window: Any  # where the sentence, or the window of it, begins in the list of tokens
+    start: Any  # the target in the window: [start, stop)
+    stop: Any
+    second: Any  # the pair's column at which the second part begins
+    gloss: Any  # where that begins in the list of tokens
+    length: Any  # of the pair
+
+
+LENGTH = Layout._fields.index("length")
 
 
 @dataclass(frozen=True)
@@ -115,28 +128,31 @@ class PairTable:
         """The device's half: tokens ``[..., B, width]`` and labels."""
         rows = self.layout[numbers].long()
         source = _sources(self._columns[:width], rows, self.between)
-        return Ragged(self.tokens[source], rows[..., _LENGTH]), self.labels[numbers]
+        return Ragged(self.tokens[source], rows[..., LENGTH]), self.labels[numbers]
 
 
 def _sources(column: Tensor, rows: Tensor, between: int) -> Tensor:
     """Where each column's token stands in the list of tokens: ``[..., width]``.
 
-    The list begins with padding, mark, first, the middle ones (``between`` of them), last.
+    ``between`` is how many tokens the middle has.
     """
     if rows.is_cuda and not torch.cuda.is_current_stream_capturing():
         # one launch in place of twenty; within a graph launches cost nothing
         return _sources_cuda()(column, *rows[..., None].unbind(-2), between=between)
-    window, start, stop, second, gloss, length = rows[..., None].unbind(-2)
+    at = Layout(*rows[..., None].unbind(-2))
+    marks = at.start + 1, at.stop + 2  # their columns
     # within the sentence each mark shifts what follows it by one place
-    source = window + column - 1 - (column > start + 1).long() - (column > stop + 2).long()
-    source = torch.where((column == start + 1) | (column == stop + 2), 1, source)
-    source = torch.where(column >= second - between, column - second + between + 3, source)
-    source = torch.where(column >= second, gloss + column - second, source)
-    source = torch.where(column == length - 1, between + 3, source)
-    source = torch.where(column >= length, 0, source)
-    return torch.where(column == 0, 2, source)
+    source = at.window + column - 1 - (column > marks[0]).long() - (column > marks[1]).long()
+    source = torch.where((column == marks[0]) | (column == marks[1]), MARK, source)
+    middle = at.second - between
+    source = torch.where(column >= middle, MIDDLE + column - middle, source)
+    source = torch.where(column >= at.second, at.gloss + column - at.second, source)
+    source = torch.where(column == at.length - 1, MIDDLE + between, source)
+    source = torch.where(column >= at.length, PAD, source)
+    return torch.where(column == 0, FIRST, source)
 
 
+# The same as one kernel, with PAD, MARK, FIRST and MIDDLE as numbers and Layout's columns in order.
 _SOURCES_CUDA = """
 template <typename T> T source(T c, T window, T start, T stop, T second, T gloss, T length,
                                T between) {
@@ -176,20 +192,18 @@ def _lay_out(prepared: Prepared, longest: int, sentence_start: int) -> tuple[np.
     offset = sentence_start + prepared.sentence_ends[sentence].astype(np.int64)
     gloss_start = sentence_start + len(prepared.sentences)
     second = each(end - begin + 3 + between)
-    layout = np.stack(
-        (
-            each(offset + begin),
-            each(start - begin),
-            each(stop - begin),
-            second,
-            gloss_start + prepared.gloss_ends[sense],
-            second + gloss_length[sense] + 1,
-        ),
-        axis=1,
-    ).astype(np.int32)
+    columns = Layout(
+        window=each(offset + begin),
+        start=each(start - begin),
+        stop=each(stop - begin),
+        second=second,
+        gloss=gloss_start + prepared.gloss_ends[sense],
+        length=second + gloss_length[sense] + 1,
+    )
+    layout = np.stack(columns, axis=1).astype(np.int32)
     gold = np.zeros(first_pair[-1], bool)
     gold[first_pair[prepared.gold[:, 0]] + prepared.gold[:, 1]] = True
-    length = layout[:, _LENGTH].astype(np.int16)
+    length = layout[:, LENGTH].astype(np.int16)
     whole = np.diff(prepared.sentence_ends).astype(np.int64)[sentence]
     cut = int((end - begin < whole).sum())
     return layout, Targets(first_pair, task, sense.astype(np.int32), length, gold, cut)
