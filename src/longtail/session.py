@@ -110,6 +110,8 @@ class Session:
             "snapshots": {"count": self.snapshots.count, "seconds": self.snapshots.seconds},
             "versions": versions(),
             "hardware": hardware(self.run.device),
+            # seen from this one: where relative paths in the settings begin
+            "directory": os.path.relpath(Path.cwd(), self.out.resolve()),
         }
         write_json(self.out / "timing.json", content)
 

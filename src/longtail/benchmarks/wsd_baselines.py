@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from longtail.benchmarks.wsd_tables import tables_digest
 from longtail.benchmarks.wsd_tasks import WordTasks
 from longtail.metrics import ScoreMatrix, curve, size_groups, summary
 
@@ -39,7 +40,8 @@ def describe(matrix: ScoreMatrix, words: WordTasks) -> dict[str, Any]:
             "points": int(late.sum()),
         }
     found["baselines"] = baselines(words)
-    return found | {"targets_cut": words.pairs.targets.cut}
+    tables = tables_digest(words.prepared)  # by which `longtail wsd predict` finds them again
+    return found | {"targets_cut": words.pairs.targets.cut, "tables": tables}
 
 
 def _by_size(matrix: ScoreMatrix, words: WordTasks, many: np.ndarray) -> dict[str, Any]:

@@ -1,11 +1,17 @@
-"""Use a finished WSD-CL run: rank the senses that a word of a sentence may have."""
+"""Use a finished WSD-CL run: rank the senses that a word of a sentence may have.
+
+What that takes is looked for where the run had it, and never made anew: the encoder's shape and its
+tokeniser (`backbone`), and the senses, from the token tables, or else from WordNet. A relative path
+is one of the folder the run was started in (timing.json); tables are known by their digest
+(summary.json), so the cache has them whatever became of the corpus.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import safetensors
@@ -14,26 +20,32 @@ import torch
 from torch import nn
 
 from longtail.benchmarks.wordnet import Sense
-from longtail.benchmarks.wsd import Settings, make_model, prepared_of
+from longtail.benchmarks.wordnet_packages import is_package
+from longtail.benchmarks.wsd import Settings, make_model
 from longtail.benchmarks.wsd_corpus import TaggedCorpus, definition, read_senses
 from longtail.benchmarks.wsd_data import find
+from longtail.benchmarks.wsd_miniature import miniature
 from longtail.benchmarks.wsd_pairs import PairTable
-from longtail.benchmarks.wsd_prepared import Prepared, prepare
+from longtail.benchmarks.wsd_prepared import Prepared, find_prepared, load, prepare
+from longtail.benchmarks.wsd_tables import find_tables
 from longtail.benchmarks.wsd_tokens import (
     BackboneTokenizer,
     HashingTokenizer,
     Tokenizer,
+    digest_of,
     load_tokenizer,
 )
 from longtail.downloads import cache_folder
 from longtail.machine import choose_device
+from longtail.models.encoder_weights import locate
+from longtail.reading import parse_json
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A sense, with the model's score of its match with the sentence (a logit)."""
+    """A sense, and the model's score of its match with the sentence: a logit (no sigmoid yet)."""
 
-    key: str
+    key: str  # WordNet's, lemma and all: mouse%1:05:00::
     gloss: str
     score: float
 
@@ -45,6 +57,7 @@ def rank_senses(
     word: str,
     lemma: str | None = None,
     *,
+    occurrence: int = 1,
     wordnet: str | None = None,
     device: str = "cpu",
 ) -> list[Ranked]:
@@ -52,30 +65,83 @@ def rank_senses(
 
     Args:
         settings: of the benchmark, as the run had them.
-        weights: the run's model.safetensors.
+        weights: model.safetensors in the run's folder.
         sentence: plain text.
         word: as it stands in the sentence.
         lemma: its dictionary form, by default the word itself.
+        occurrence: which of several, from 1 on, where the word stands there more than once.
         wordnet: WordNet 3.0's dict folder, `nltk` or `wn`, for words not in the run's corpus; by
             default the run's, or what `longtail data wsd` has fetched.
         device: where to compute.
     """
     where = choose_device(device)
-    known = prepared_of(settings)
-    tokenizer = _tokenizer(settings)
-    name = (lemma or word).lower().replace(" ", "_")
-    senses = _senses(known, name, wordnet or settings.wordnet)
-    words, position = _split(sentence, word)
+    words, position = _split(sentence, word, occurrence)
+    settings = _found_again(settings, Path(weights).parent)
+    known, tokenizer = _tables(settings, Path(weights).parent)
+    name = (lemma or word).strip().lower().replace(" ", "_")
+    senses = _senses(known, name, wordnet or _still_there(settings.wordnet))
     one = np.zeros(1, np.int32)
     corpus = TaggedCorpus([name], [senses], [words], one, one, one + position, [(0,)])
-    table = PairTable(prepare(corpus, tokenizer), settings.longest).to(where)
-    model = make_model(settings, known)(0)
+    prepared = prepare(corpus, tokenizer)
+    table = PairTable(prepared, settings.longest).to(where)
+    model = make_model(settings, prepared)(0)
     _load(model, Path(weights))
     model = model.to(where).eval()
     with torch.no_grad():
         scores = model(table[: len(table)][0]).float().cpu().tolist()
-    ranked = [Ranked(s.key, definition(s), z) for s, z in zip(senses, scores, strict=True)]
+    ranked = [
+        Ranked(f"{s.lemma}%{s.key}", definition(s), z) for s, z in zip(senses, scores, strict=True)
+    ]
     return sorted(ranked, key=lambda sense: -sense.score)
+
+
+def occurrences(sentence: str, word: str) -> list[re.Match[str]]:
+    """Where the word stands in the sentence, in upper or lower case, on its own."""
+    if not word.strip():
+        raise ValueError("no word is given: it should be one of the sentence's")
+    pattern = rf"(?<!\w){re.escape(word.strip())}(?!\w)"
+    return list(re.finditer(pattern, sentence.strip(), re.IGNORECASE))
+
+
+def _found_again(settings: Settings, run: Path) -> Settings:
+    """Settings whose relative paths hold here too, where the run's timing.json tells from where."""
+    recorded = _noted(run / "timing.json", "directory")
+    if recorded is None:
+        return settings
+    found = {}
+    for name in ("prepared", "backbone", "wordnet"):
+        given = getattr(settings, name)
+        if given and (place := run.resolve() / recorded / given).exists():
+            found[name] = str(place)
+    return dataclasses.replace(settings, **found)
+
+
+def _noted(path: Path, key: str) -> str | None:
+    """What a file of the run says, where it is there and says so: older ones do not."""
+    try:
+        value = parse_json(path, dict).get(key)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _tables(settings: Settings, run: Path) -> tuple[Prepared | None, Tokenizer]:
+    """The run's tables, if they are anywhere, and the tokeniser they were made with."""
+    if settings.miniature:
+        return miniature(), HashingTokenizer()
+    folder = Path(settings.prepared).expanduser() if settings.prepared else None
+    if folder is None or not folder.is_dir():
+        cache, digest = cache_folder("wsd"), _noted(run / "summary.json", "tables")
+        folder = find_tables(cache, digest) if digest else None
+        if folder is None:
+            made = digest_of(str(locate(settings.backbone)))
+            folder = find_prepared(cache, made) if made else None
+    if folder is None:
+        return None, load_tokenizer(settings.backbone)
+    kept = folder / "tokenizer.json"
+    if kept.is_file():
+        return load(folder), BackboneTokenizer(kept.read_text("utf-8"), str(folder))
+    return load(folder), load_tokenizer(settings.backbone)
 
 
 def _load(model: nn.Module, weights: Path) -> None:
@@ -88,17 +154,8 @@ def _load(model: nn.Module, weights: Path) -> None:
         raise ValueError(f"{weights} is not of the model its config.toml says: {reason}") from None
 
 
-def _tokenizer(settings: Settings) -> Tokenizer:
-    if settings.miniature:
-        return HashingTokenizer()
-    kept = Path(settings.prepared).expanduser() / "tokenizer.json"
-    if settings.prepared and kept.is_file():
-        return BackboneTokenizer(kept.read_text("utf-8"), settings.prepared)
-    return load_tokenizer(settings.backbone)
-
-
-def _senses(known: Prepared, lemma: str, wordnet: str) -> list[Sense]:
-    if lemma in known.lemmas:
+def _senses(known: Prepared | None, lemma: str, wordnet: str) -> list[Sense]:
+    if known is not None and lemma in known.lemmas:
         task = known.lemmas.index(lemma)
         rows = range(known.tasks[task], known.tasks[task + 1])
         return [
@@ -108,9 +165,14 @@ def _senses(known: Prepared, lemma: str, wordnet: str) -> list[Sense]:
         ]
     place = wordnet or find(cache_folder("wsd"))[1]
     if not place:
+        missing = (
+            "the run's token tables are not in the cache: give"
+            if known is None
+            else f"{lemma!r} is not one of the run's {len(known.lemmas):,} words: give its "
+            "dictionary form with --lemma, or"
+        )
         raise ValueError(
-            f"{lemma!r} is not one of the run's {len(known.lemmas):,} words: give its dictionary "
-            "form with --lemma, or WordNet's folder with --wordnet (`longtail data wsd` fetches it)"
+            f"{missing} WordNet's folder with --wordnet (`longtail data wsd` fetches it)"
         )
     found = read_senses(place, {lemma}).senses.get(lemma)
     if not found:
@@ -118,15 +180,21 @@ def _senses(known: Prepared, lemma: str, wordnet: str) -> list[Sense]:
     return found
 
 
-def _split(sentence: str, word: str) -> tuple[list[str], int]:
-    """Words and signs apart, as in the corpus; the place of the (first) word that is meant."""
-    text = sentence.strip()
-    match: Any = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE)
-    if match is None:
+def _still_there(wordnet: str) -> str:
+    """The run's WordNet: a package by its name, or a folder that has not gone since."""
+    return wordnet if is_package(wordnet) or Path(wordnet).expanduser().exists() else ""
+
+
+def _split(sentence: str, word: str, occurrence: int) -> tuple[list[str], int]:
+    """Words and signs apart, as in the corpus; the place of the word that is meant."""
+    text, found = sentence.strip(), occurrences(sentence, word)
+    if not found:
         raise ValueError(f"{word!r} does not stand in the sentence {sentence!r}")
-    before, after = (re.findall(r"\w+|[^\w\s]", part) for part in _around(text, match))
+    if not 1 <= occurrence <= len(found):
+        raise ValueError(
+            f"Invalid occurrence: {occurrence}, {word!r} stands in the sentence {len(found)} times"
+        )
+    match = found[occurrence - 1]
+    parts = text[: match.start()], text[match.end() :]
+    before, after = (re.findall(r"\w+|[^\w\s]", part) for part in parts)
     return [*before, match[0], *after], len(before)
-
-
-def _around(text: str, match: re.Match[str]) -> tuple[str, str]:
-    return text[: match.start()], text[match.end() :]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    predict = kinds.add_parser("predict", help="rank the senses of a word in a sentence")
+    predict = kinds.add_parser(
+        "predict",
+        help="rank the senses of a word in a sentence",
+        description="Rank the senses of a word in a sentence. A score is the model's logit for the "
+        "match of the sentence with a sense's definition: its sigmoid is the probability.",
+    )
     predict.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run of wsd")
     predict.add_argument("sentence", metavar="SENTENCE")
     predict.add_argument("word", metavar="WORD", help="the word, as it stands in the sentence")
     predict.add_argument("--lemma", help="its dictionary form, where that is another")
+    predict.add_argument(
+        "--occurrence",
+        type=int,
+        metavar="N",
+        help="which one is meant, where the word stands there several times (default: the first)",
+    )
     predict.add_argument("--top", type=int, metavar="N", help="only the N best senses")
     predict.add_argument(
         "--wordnet",
@@ -46,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if args.kind == "prepare":
         return _prepare(args)
-    from longtail.benchmarks.wsd_predict import rank_senses
+    from longtail.benchmarks.wsd_predict import occurrences, rank_senses
 
     if args.top is not None and args.top < 1:
         raise ValueError(f"Invalid --top: {args.top}, should be 1 or more")
@@ -56,15 +68,22 @@ def main(args: argparse.Namespace) -> int:
         args.sentence,
         args.word,
         args.lemma,
+        occurrence=1 if args.occurrence is None else args.occurrence,
         wordnet=args.wordnet,
         device=args.device,
     )
     shown = found[: args.top]
+    times = len(occurrences(args.sentence, args.word))
+    if args.occurrence is None and times > 1:
+        text = f"{args.word!r} stands in the sentence {times} times: this is the first"
+        print(f"longtail: {text} (--occurrence N for another)", file=sys.stderr)
     if args.json:
         print(json.dumps([vars(sense) for sense in shown]))
-    else:
-        for place, sense in enumerate(shown, 1):
-            print(f"{place:>3}  {sense.score:+8.3f}  {sense.key:<22}  {sense.gloss}")
+        return 0
+    width = max(len(sense.key) for sense in shown)
+    print(f"{'':3}  {'logit':>8}  {'sense key':<{width}}  definition")
+    for place, sense in enumerate(shown, 1):
+        print(f"{place:>3}  {sense.score:+8.3f}  {sense.key:<{width}}  {sense.gloss}")
     return 0
 
 
@@ -84,11 +103,10 @@ def _settings(run: Path) -> Any:
 def _prepare(args: argparse.Namespace) -> int:
     from longtail.benchmarks.wsd_corpus import read_corpus
     from longtail.benchmarks.wsd_data import locate
-    from longtail.benchmarks.wsd_prepared import prepare, save
+    from longtail.benchmarks.wsd_prepared import check_replaceable, prepare, save
     from longtail.benchmarks.wsd_tokens import load_tokenizer
 
-    if args.folder.exists() and not (args.folder / "meta.json").is_file():
-        raise ValueError(f"{args.folder} is there already and holds something else")
+    check_replaceable(args.folder)  # before the minute that the rest takes
     corpus = read_corpus(*locate(args.semcor, args.wordnet))
     tokenizer = load_tokenizer(args.backbone)  # after the files: it may be asked of the network
     prepared = prepare(corpus, tokenizer)
