@@ -86,7 +86,8 @@ def test_another_data_set_than_the_papers_is_said(
     assert read_corpus(*places).files == ("brown1/tagfiles/br-a01",)
     said = capsys.readouterr().err
     assert said.startswith(f"longtail: {places[0]} is not the paper's data set: ")
-    assert "targets is 3, expected 4; SemCor 3.0 also has brown1/tagfiles/br-a02 and 350 mo" in said
+    assert "targets is 3, expected 4; brown1/tagfiles/br-a02 and 101 more missing; " in said
+    assert "; all of brown2 is missing; all of brownv is missing" in said
     assert departure(corpus) in said
     assert said.count("\n") == 1
 

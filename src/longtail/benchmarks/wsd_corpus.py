@@ -113,9 +113,11 @@ def departure(corpus: TaggedCorpus) -> str:
         for name in differing(found)[:1]
     ]
     missing = missing_files(corpus.files) if said else []
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        said.append(f"SemCor 3.0 also has {missing[0]}{more}")
+    for part in dict.fromkeys(name.partition("/")[0] for name in missing):
+        names = [name for name in missing if name.startswith(f"{part}/")]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        whole = not any(name.startswith(f"{part}/") for name in corpus.files)
+        said.append(f"all of {part} is missing" if whole else f"{names[0]}{more} missing")
     return "; ".join(said)
 
 
