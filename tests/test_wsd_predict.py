@@ -9,8 +9,9 @@ import pytest
 import safetensors.torch
 import torch
 import wsd_backbones
+from wordnet_files import write_wordnet
 
-from longtail.benchmarks import wsd
+from longtail.benchmarks import wordnet, wsd
 from longtail.benchmarks.wsd_miniature import miniature, sentences
 from longtail.benchmarks.wsd_pairs import PairTable
 from longtail.benchmarks.wsd_predict import rank_senses
@@ -123,6 +124,27 @@ def test_tables_are_found_though_the_corpus_is_gone(trained: Path, tmp_path: Pat
     assert predict(Path("runs/one"), capsys) == here
     shutil.rmtree(tmp_path / "cache")
     assert "token tables are not in the cache: give WordNet" in predict(Path("runs/one"), capsys, 2)
+
+
+def test_tables_are_found_for_a_backbone_without_a_tokeniser(trained: Path, capsys) -> None:
+    here = predict(Path("runs/one"), capsys)
+    (trained / "encoder" / "tokenizer.json").unlink()
+    assert predict(Path("runs/one"), capsys) == here
+
+
+def test_without_tables_wordnet_has_the_senses(
+    trained: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wordnet, "SENSES_OF_3_0", 2)
+    shutil.rmtree(tmp_path / "cache")
+    glosses = {"noun": [], "verb": ["let know", "narrate"], "adj": [], "adv": []}
+    lines = [("tell", "2:32:00::", "verb", 0, 1, 9), ("tell", "2:32:01::", "verb", 1, 2, 3)]
+    write_wordnet(tmp_path / "cache" / "wsd" / "dict", glosses, lines)
+    found = {
+        sense["key"]: sense["gloss"] for sense in json.loads(predict(Path("runs/one"), capsys))
+    }
+    assert found == {"tell%2:32:00::": "let know", "tell%2:32:01::": "narrate"}
+    assert not list((tmp_path / "cache" / "wsd").glob("prepared-*"))
 
 
 def test_folders_of_older_runs_still_work(trained: Path, capsys) -> None:

@@ -6,7 +6,8 @@ tasks.json              names and sizes of the tasks
 scores.jsonl            one line per evaluation, append only
 summary.json            RP, LP, BWT, FGT and the breakdown; written last, so it marks the end
 model.safetensors       final weights
-timing.json             dates, seconds, versions, hardware; the only file that has them
+timing.json             dates, seconds, versions, hardware, and from where the run was started;
+                        the only file that has them
 snapshot/               the last consistent states
 ======================= ============================================================
 
