@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from longtail.models.encoder import Encoder, EncoderConfig
+from longtail.models.encoder_weights import locate
 from longtail.replicas import Replicas
 
 SIZES = {
@@ -220,3 +221,9 @@ def test_the_real_minilm_is_that_of_transformers() -> None:
     with torch.no_grad():
         expected, found = call("Bert", theirs, ids, mask, types), ours(ids, mask, types)
     torch.testing.assert_close(found[mask], expected[mask], atol=1e-5, rtol=1e-5)
+
+
+def test_a_checkpoint_is_found_in_the_home_folder(tmp_path: Path, monkeypatch):
+    (tmp_path / "bert").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert locate("~/bert") == tmp_path / "bert"

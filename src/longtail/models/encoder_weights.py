@@ -69,8 +69,9 @@ def names(config: EncoderConfig) -> Iterator[tuple[str, list[list[str]]]]:
 
 def locate(source: str | Path) -> Path:
     """The folder of a checkpoint: itself, or what the Hugging Face cache has under a name."""
-    if Path(source).is_dir():
-        return Path(source)
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
