@@ -227,3 +227,9 @@ def test_dropout_is_repeated_in_backward(monkeypatch: pytest.MonkeyPatch) -> Non
     with torch.autocast("cuda", torch.bfloat16):  # the next pass
         other = (encoder(inputs.padded, inputs.mask()) * weights).double().sum()
     assert not torch.equal(other, first)
+
+
+def test_a_batch_of_no_pairs_has_no_scores() -> None:
+    scores, found = gradients(stack(BERT, 2, 1), pairs(BERT.pad, (1, 0), 64), bf16=True)
+    assert scores.numel() == 0
+    assert all(g is None or not g.any() for g in found.values())

@@ -38,6 +38,7 @@ def usable(config: EncoderConfig, x: Tensor, tokens: int) -> bool:
     head = config.hidden // config.heads
     return (
         x.is_cuda
+        and x.numel() > 0  # a grid of no programs cannot be launched
         and tokens <= LONGEST
         and torch.is_autocast_enabled("cuda")
         and torch.get_autocast_dtype("cuda") == torch.bfloat16
