@@ -85,9 +85,11 @@ def test_a_model_without_a_limit_reads_pairs_of_any_length(tmp_path: Path) -> No
     assert encoder(ids, torch.ones_like(ids)).shape == (1, 600, 16)
 
 
-def test_only_encoders_of_ours_are_stacked(tmp_path: Path) -> None:
+def test_only_encoders_of_ours_are_stacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert can_stack(wsd_backbones.backbone(tmp_path / "bert"))
     assert not can_stack(distilbert(tmp_path / "distilbert"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not can_stack("~/distilbert")
     (tmp_path / "broken").mkdir()
     for unknown in (tmp_path / "broken", tmp_path / "absent", "no/such-model-anywhere"):
         assert can_stack(unknown)  # loading it will say what is wrong

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longtail.benchmarks.semcor import missing_files, read_semcor
+from longtail.benchmarks.semcor import missing_files, open_tar, read_semcor
 
 PARTS = ("brown1", "brown2", "brownv")
 GOOD = """<contextfile concordance=brown>
@@ -100,6 +100,20 @@ def test_a_damaged_archive_is_named(tmp_path: Path, kind: str, damage: str) -> N
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"semcor\.tar\.{kind} is not a readable tar archive: ."):
         read_semcor(path)
+
+
+def test_only_what_the_archive_has_done_is_blamed_on_it(tmp_path: Path) -> None:
+    path = tmp_path / "some.tar"
+    with tarfile.open(path, "w") as packed:
+        member = tarfile.TarInfo("../outside")
+        packed.addfile(member)
+    with pytest.raises(OSError, match="disk is full"), open_tar(path):
+        raise OSError("disk is full")
+    with (
+        pytest.raises(ValueError, match=r"some\.tar cannot be unpacked: .*outside"),
+        open_tar(path) as tar,
+    ):
+        tar.extractall(tmp_path / "in", filter="data")
 
 
 def test_what_is_missing_of_the_352_files_is_named() -> None:

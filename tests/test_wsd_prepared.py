@@ -112,11 +112,10 @@ def test_a_folder_that_is_not_ours_is_left_alone(
     ours = folder / "ours"
     save(made, ours, TOKENIZER)
     (folder / "file").write_text("mine")
-    for case in ("app", "empty", "more", "below", "null", "file"):
+    for case in ("app", "more", "below", "null", "file"):
         place = folder / case
-        if case in ("app", "null", "empty"):
-            place.mkdir()
         if case in ("app", "null"):
+            place.mkdir()
             (place / "meta.json").write_text("null" if case == "null" else '{"rule": 1, "a": 2}')
         if case in ("more", "below"):
             shutil.copytree(ours, place)
@@ -132,6 +131,9 @@ def test_a_folder_that_is_not_ours_is_left_alone(
         with pytest.raises(ValueError, match="is there already"):
             save(made, place, TOKENIZER)
         assert content(folder) == before
+    (folder / "empty").mkdir()
+    save(made, folder / "empty", TOKENIZER)
+    assert content(folder / "empty") == content(ours)
     (folder / "link").symlink_to(ours)
     for place in (ours, folder / "link"):
         assert main(["wsd", "prepare", str(place), *sources, "--backbone", backbone]) == 0

@@ -18,7 +18,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,17 +167,21 @@ def _tag_files(source: Path) -> Iterator[tuple[str, str]]:
 @contextmanager
 def open_tar(path: Path) -> Iterator[tarfile.TarFile]:
     """An archive, of any compression; what is wrong with it is raised as a `ValueError`."""
-    try:
-        with tarfile.open(path) as archive:
+    with ExitStack() as stack:
+        try:
+            archive = stack.enter_context(tarfile.open(path))
             archive.getmembers()
             # tarfile stops before the checksum that gzip has at its end
             while archive.fileobj is not None and archive.fileobj.read(1 << 20):
                 pass
-            yield archive
-    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
-        # tarfile has a line for every compression it tried
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
-        raise ValueError(f"{path} is not a readable tar archive: {reason}") from None
+        except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+            # tarfile has a line for every compression it tried
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
+            raise ValueError(f"{path} is not a readable tar archive: {reason}") from None
+        try:
+            yield archive  # a disk that is full is not the archive's fault
+        except tarfile.TarError as error:  # such as a member that would lie outside the folder
+            raise ValueError(f"{path} cannot be unpacked: {error}") from None
 
 
 def _short(path: str) -> str:

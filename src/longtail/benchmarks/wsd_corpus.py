@@ -20,7 +20,6 @@ import numpy as np
 
 from longtail.benchmarks.semcor import missing_files, read_semcor
 from longtail.benchmarks.wordnet import FILES, Sense, WordNet, dict_folder, read_wordnet
-from longtail.benchmarks.wordnet_packages import PACKAGES as PACKAGES
 from longtail.benchmarks.wordnet_packages import digest_of_package, is_package, read_package
 
 TRAIN_SHARE = 0.9

@@ -34,6 +34,7 @@ from longtail.benchmarks.wsd_tokens import (
     Tokenizer,
     digest_of,
     load_tokenizer,
+    read_text,
 )
 from longtail.downloads import cache_folder
 from longtail.machine import choose_device
@@ -140,7 +141,7 @@ def _tables(settings: Settings, run: Path) -> tuple[Prepared | None, Tokenizer]:
         return None, load_tokenizer(settings.backbone)
     kept = folder / "tokenizer.json"
     if kept.is_file():
-        return load(folder), BackboneTokenizer(kept.read_text("utf-8"), str(folder))
+        return load(folder), BackboneTokenizer(read_text(kept), str(folder))
     return load(folder), load_tokenizer(settings.backbone)
 
 

@@ -29,7 +29,13 @@ from typing import Any
 import numpy as np
 
 from longtail.benchmarks.wsd_corpus import TaggedCorpus, definition, differing
-from longtail.benchmarks.wsd_tokens import BackboneTokenizer, Encoded, Template, Tokenizer
+from longtail.benchmarks.wsd_tokens import (
+    BackboneTokenizer,
+    Encoded,
+    Template,
+    Tokenizer,
+    read_text,
+)
 
 RULE = 1  # to be raised with any change to what is written below
 ARRAYS = ("tasks", "glosses", "gloss_ends", "sentences", "sentence_ends", "targets", "gold")
@@ -129,7 +135,10 @@ def check_replaceable(folder: Path) -> None:
     other = f"{folder} is there already and holds something else than prepared tables"
     if not folder.is_dir():
         raise ValueError(f"{folder} is there already and is not a folder")
-    foreign = sorted({path.name for path in folder.iterdir()} - FILES - OPTIONAL)
+    held = {path.name for path in folder.iterdir()}
+    if not held:
+        return
+    foreign = sorted(held - FILES - OPTIONAL)
     if foreign:
         raise ValueError(f"{other} ({foreign[0]}): give another folder")
     try:
@@ -187,7 +196,9 @@ def load(folder: str | Path) -> Prepared:
                 "prepare it again from --semcor and --wordnet"
             )
         arrays = {name: _array(folder / f"{name}.npy") for name in ARRAYS}
-        lemmas, lines = (_text(folder / name).split("\n") for name in ("lemmas.txt", "senses.tsv"))
+        lemmas, lines = (
+            read_text(folder / name).split("\n") for name in ("lemmas.txt", "senses.tsv")
+        )
     except OSError as error:
         raise ValueError(f"{folder} is not a prepared WSD-CL: {error}") from None
     try:
@@ -239,19 +250,12 @@ def _check_sizes(found: Prepared, folder: Path, tasks: int, targets: int) -> Non
 
 def _meta(path: Path) -> dict[str, Any]:
     try:
-        meta = json.loads(_text(path))
+        meta = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(meta, dict) or "rule" not in meta:
         raise ValueError(f"{path} is damaged: it has no rule")
     return meta
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
 
 
 def _array(path: Path) -> np.ndarray:

@@ -120,10 +120,11 @@ def _find(ids: list[int], part: list[int], start: int) -> int:
 def digest_of(backbone: str) -> str | None:
     """The digest of a folder's tokeniser, without the package that would read it."""
     path = Path(backbone).expanduser() / "tokenizer.json"
-    return _digest(_read(path)) if path.is_file() else None
+    return _digest(read_text(path)) if path.is_file() else None
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file's text; `ValueError` names one that is none."""
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -138,14 +139,14 @@ def load_tokenizer(backbone: str) -> BackboneTokenizer:
     """From a folder with `tokenizer.json`, or by a Hugging Face name."""
     path = Path(backbone).expanduser() / "tokenizer.json"
     if path.is_file():
-        return BackboneTokenizer(_read(path), backbone)
+        return BackboneTokenizer(read_text(path), backbone)
     if Path(backbone).expanduser().is_dir():
         raise ValueError(f"{backbone} has no tokenizer.json")
     # The whole checkpoint at once, where it is not there yet: transformers would ask for file after
     # file, and without a network repeat that for a minute.
     folder = locate(backbone)
     if (folder / "tokenizer.json").is_file():
-        return BackboneTokenizer(_read(folder / "tokenizer.json"), backbone)
+        return BackboneTokenizer(read_text(folder / "tokenizer.json"), backbone)
     try:
         from transformers import AutoTokenizer
     except ImportError:

@@ -164,9 +164,9 @@ class _Embed(torch.autograd.Function):
             if positions is not None:
                 place = _scattered(dz, positions, config.positions, -1)
             places = place.chunk(P)
-        norm, *types = row_sums(partials, [x.shape[-2] for x in partials])
-        if types:
-            kinds = types[0][:, : config.types].contiguous().chunk(P)
+        norm, *typed = row_sums(partials, [x.shape[-2] for x in partials])
+        if typed:
+            kinds = typed[0][:, : config.types].contiguous().chunk(P)
         given = [*norm[0].chunk(P), *norm[1].chunk(P), *words, *places, *kinds]
         return None, None, None, None, None, *given[: len(ctx.needs_input_grad) - 5]
 

@@ -68,7 +68,8 @@ def can_stack(source: str | Path) -> bool:
 
     One that is not, or cannot be read, counts as such: loading it will say what is wrong.
     """
-    path = Path(source) / "config.json" if Path(source).is_dir() else _cached_config(str(source))
+    folder = Path(source).expanduser()
+    path = folder / "config.json" if folder.is_dir() else _cached_config(str(source))
     try:
         return path is None or _kind(path) in KINDS
     except ValueError:
