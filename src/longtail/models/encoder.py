@@ -176,6 +176,8 @@ class Encoder(nn.Module):
                 then has one position a sequence in place of T.
         """
         R, B, T, H = hidden.shape
+        if B == 0:  # of no sequences torch's attention makes None on CUDA
+            return hidden[:, :, 0] if first else hidden
         heads, drop = self.config.heads, self.config.dropout if stacked.seeds is not None else 0.0
         bias = self._relative_bias(stacked, T)  # [R, heads, T, T] or None
         if fused.usable(self.config, hidden, T):

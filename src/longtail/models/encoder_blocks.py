@@ -9,14 +9,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-NORM_FORWARD = (8, 8)  # rows of a block, warps
-NORM_BACKWARD = (8, 1, 4)  # rows of a block, times a program does one, warps of 512 columns
-GELU_FORWARD = (8, 256, 4)  # rows and columns of a block, warps
-GELU_BACKWARD = (8, 256, 4)
+NORM_FORWARD = (4, 4)  # rows of a block, warps
+NORM_BACKWARD = (4, 1, 2)  # rows of a block, times a program does one, warps of 512 columns
+GELU_FORWARD = (4, 256, 4)  # rows and columns of a block, warps
+GELU_BACKWARD = (8, 256, 1)
 # Positions of a program, those of the other side at once, warps for heads of 32 numbers.
-ATTENTION_FORWARD = (32, 64, 2)
-ATTENTION_BACKWARD = (32, 32, 2)
-SUMS = (32, 64, 4)  # partial sums added at once, columns, warps
+ATTENTION_FORWARD = (32, 32, 2)
+ATTENTION_BACKWARD = (16, 32, 2)
+SUMS = (64, 64, 8)  # partial sums added at once, columns, warps
 PLACES = (4, 4)  # sequences added at once for the position table's gradient, warps likewise
 SCATTER = (32, 128, 4)  # tokens looked at at once for the word table's gradient, columns, warps
 
