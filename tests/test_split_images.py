@@ -79,8 +79,17 @@ def test_idx_files_are_read_plain_and_compressed(tmp_path: Path, end: str) -> No
 
 @pytest.mark.parametrize(
     "damage",
-    [b"\0\0\x0d\x01\0\0\0\x02ab", b"\0\0\x08\x01\0\0\0\x05ab", b""],
-    ids=["floats", "short", "empty"],
+    [
+        b"\0\0\x0d\x01\0\0\0\x02ab",
+        b"\0\0\x08\x01\0\0\0\x05ab",
+        b"",
+        b"\0\0\x08\x03\0\0",
+        b"\0\0\x08\0a",
+        gzip.compress(b"\0\0\x08\x01\0\0\0\x02ab")[:-9],
+        gzip.compress(b"\0\0\x08\x01\0\0\0\x02ab")[:-8] + bytes(8),
+        b"\x1f\x8b\x08" + b"\xff" * 40,
+    ],
+    ids=["floats", "short", "empty", "header", "rank", "cut gzip", "wrong sum", "no deflate"],
 )
 def test_a_broken_idx_file_is_named(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "train-images-idx3-ubyte"
@@ -117,6 +126,37 @@ def test_cifar_is_read_from_archive_and_folder(
     assert same(read(name, tmp_path), images)
 
 
+@pytest.mark.parametrize("cut", [0, 30, -200], ids=["empty", "start", "end"])
+def test_a_broken_archive_is_named(tmp_path: Path, cut: int) -> None:
+    archive = tmp_path / image_files.SOURCES["cifar100"].files[0].name
+    with tarfile.open(archive, "w:gz") as tar:
+        for path, data in cifar_files(random_images((3, 32, 32)), True).items():
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    archive.write_bytes(archive.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=rf"^{archive} cannot be unpacked: [^\n]*$"):
+        read("cifar100", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no pickle",
+        pickle.dumps([1]),
+        pickle.dumps({b"data": np.zeros((2, 3072)), b"fine_labels": [0, 1]}),
+        pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"fine_labels": [0.5, 1.0]}),
+        b"cnumpy\nndarray\n)R.",
+    ],
+    ids=["text", "list", "float pixels", "float labels", "bare array"],
+)
+def test_a_broken_batch_is_named(tmp_path: Path, content: bytes) -> None:
+    for name in ("train", "test"):
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{tmp_path / 'train'} is not a batch of CIFAR images"):
+        read("cifar100", tmp_path)
+
+
 class Trap:
     def __reduce__(self):
         return print, ("a data file ran code",)
@@ -144,6 +184,42 @@ def test_npz_is_read_in_either_layout(tmp_path: Path) -> None:
     np.savez(tmp_path / "cifar10.npz", **{**arrays, "x_test": arrays["x_test"] / 255})
     with pytest.raises(ValueError, match=r"cifar10\.npz.*float64"):
         read("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["empty", "npy", "cut", "content", "float labels", "text"])
+def test_a_broken_npz_is_named(tmp_path: Path, damage: str) -> None:
+    path, images = tmp_path / "mnist.npz", random_images((1, 28, 28))
+    labels: np.ndarray = images.train_labels
+    if damage == "float labels":
+        labels = labels + 0.5
+    if damage == "text":
+        labels = np.array(["a"] * len(labels))
+    arrays = {"x_train": images.train, "x_test": images.test, "y_test": images.test_labels}
+    np.savez_compressed(path, y_train=labels, **arrays)
+    if damage == "npy":
+        with open(path, "wb") as file:
+            np.save(file, images.train)
+    if damage in ("empty", "cut"):
+        path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else -200])
+    if damage == "content":
+        path.write_bytes(path.read_bytes().replace(path.read_bytes()[2000:2200], b"\xff" * 200))
+    with pytest.raises(ValueError, match=f"^{path} is not an archive of labelled images"):
+        read("mnist", tmp_path)
+
+
+def test_train_and_test_images_have_one_shape(tmp_path: Path) -> None:
+    images = random_images((1, 28, 28))
+    write_idx(tmp_path, images._replace(test=images.test[..., :20]))
+    with pytest.raises(ValueError, match=r"test images are \(1, 28, 20\), those of train"):
+        read("mnist", tmp_path)
+
+
+def test_the_folder_may_be_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_idx(tmp_path, random_images((1, 28, 28)))
+    assert load("mnist").build(load("mnist").Settings(folder="~"), 0).sequence.names
 
 
 def test_labels_out_of_range_and_missing_files_are_refused(tmp_path: Path) -> None:
@@ -284,8 +360,9 @@ def test_data_finds_a_changed_file(published: Path, tmp_path: Path) -> None:
     fixed = Remote(wrong.name, wrong.urls, sha256="0" * 64)
     files = tuple(fixed if f is wrong else f for f in image_files.SOURCES["mnist"].files)
     image_files.SOURCES["mnist"] = image_files.SOURCES["mnist"]._replace(files=files)
-    with pytest.raises(DownloadError, match=IDX_FILES[1]):
+    with pytest.raises(DownloadError, match=IDX_FILES[1]) as refused:
         data(folder, check=True)
+    assert isinstance(refused.value, ValueError)  # a user's file: exit code 2
 
 
 def test_data_counts_the_images(published: Path, tmp_path: Path) -> None:

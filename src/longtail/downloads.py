@@ -32,6 +32,10 @@ class DownloadError(OSError):
     """A file could not be fetched or is not what it should be; the text names file and url."""
 
 
+class ChecksumError(DownloadError, ValueError):
+    """A file that is there is another than the published one: bad input, where it is a user's."""
+
+
 @dataclass(frozen=True)
 class Remote:
     """One published file: its name here, where it is offered (tried in order), its checksums."""
@@ -70,10 +74,10 @@ def digest(path: Path, algorithm: str = "sha256") -> str:
 
 
 def verify(path: Path, remote: Remote) -> None:
-    """Raise `DownloadError` where `path` does not have the checksums of `remote`."""
+    """Raise `ChecksumError` where `path` does not have the checksums of `remote`."""
     for algorithm, expected in (("sha256", remote.sha256), ("md5", remote.md5)):
         if expected and (found := digest(path, algorithm)) != expected.lower():
-            raise DownloadError(
+            raise ChecksumError(
                 f"{path} is not the published {remote.name}: its {algorithm} is {found}, "
                 f"expected {expected}"
             )

@@ -15,6 +15,7 @@ import math
 import pickle
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -146,6 +147,11 @@ def _check(name: str, images: Images, folder: Path) -> None:
     ):
         if x.ndim != 4 or len(x) != len(y) or len(x) == 0:
             raise ValueError(f"{name} in {folder}: {part} has images {x.shape}, labels {y.shape}")
+        if x.shape[1:] != images.train.shape[1:]:
+            raise ValueError(
+                f"{name} in {folder}: {part} images are {x.shape[1:]}, those of train "
+                f"{images.train.shape[1:]}"
+            )
         if y.min() < 0 or y.max() >= classes:
             raise ValueError(
                 f"{name} in {folder}: {part} has labels {y.min()} to {y.max()}, expected 0 to "
@@ -160,10 +166,15 @@ def read_idx(path: Path) -> np.ndarray:
     """An idx file of unsigned bytes, plain or gzip, whatever its name says."""
     data = path.read_bytes()
     if data[:2] == b"\x1f\x8b":
-        data = gzip.decompress(data)
-    if len(data) < 4 or data[:3] != b"\0\0\x08":
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} cannot be unpacked: {error}") from None
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or not data[3]:
         raise ValueError(f"{path} is not an idx file of bytes: it begins with {data[:4]!r}")
     start = 4 + 4 * data[3]
+    if len(data) < start:
+        raise ValueError(f"{path} is cut short: {len(data)} bytes, fewer than its header has")
     shape = tuple(np.frombuffer(data, ">u4", data[3], 4).tolist())
     if len(data) - start != math.prod(shape):
         raise ValueError(f"{path} is cut short: {len(data) - start} values for shape {shape}")
@@ -205,10 +216,18 @@ def _batch(file: IO[bytes], path: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         content = _ArraysOnly(file, encoding="bytes").load()
         labels = content[b"fine_labels"] if b"fine_labels" in content else content[b"labels"]
-        pixels = np.asarray(content[b"data"], np.uint8).reshape(-1, 3, 32, 32)
-    except (pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError) as error:
+        pixels = np.asarray(content[b"data"])
+        if pixels.dtype != np.uint8:
+            raise ValueError(f"its data are {pixels.dtype}, not bytes")
+        return pixels.reshape(-1, 3, 32, 32), _whole_numbers(np.asarray(labels))
+    except Exception as error:  # a damaged pickle may raise anything
         raise ValueError(f"{path} is not a batch of CIFAR images: {error}") from None
-    return pixels, np.asarray(labels, np.int64)
+
+
+def _whole_numbers(labels: np.ndarray) -> np.ndarray:
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"its labels are {labels.dtype}, not whole numbers")
+    return labels.astype(np.int64).reshape(-1)
 
 
 def _cifar(name: str, folder: Path) -> Images | None:
@@ -240,13 +259,17 @@ def _from_folder(home: Path, wanted: list[str]) -> Iterator[tuple[str, tuple]]:
 
 
 def _from_archive(archive: Path, wanted: list[str]) -> Iterator[tuple[str, tuple]]:
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            name = member.name.rpartition("/")[2]
-            if member.isfile() and name in wanted:
-                file = tar.extractfile(member)
-                assert file is not None
-                yield name, _batch(io.BytesIO(file.read()), f"{archive}:{member.name}")
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                name = member.name.rpartition("/")[2]
+                if member.isfile() and name in wanted:
+                    file = tar.extractfile(member)
+                    assert file is not None
+                    yield name, _batch(io.BytesIO(file.read()), f"{archive}:{member.name}")
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise ValueError(f"{archive} cannot be unpacked: {reason}") from None
 
 
 # --- npz -----------------------------------------------------------------------------------------
@@ -257,12 +280,14 @@ def _npz(name: str, folder: Path) -> Images | None:
     if not path.exists():
         return None
     try:
+        if not zipfile.is_zipfile(path):  # NumPy would say how to unpickle it
+            raise ValueError("it is no zip file, or a part of one")
         with np.load(path) as file:
             x, y, x_test, y_test = (file[k] for k in ("x_train", "y_train", "x_test", "y_test"))
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+        labels = [_whole_numbers(a) for a in (y, y_test)]
+    except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not an archive of labelled images: {error}") from None
     images = [_channels_first(a, path) for a in (x, x_test)]
-    labels = [np.asarray(a, np.int64).reshape(-1) for a in (y, y_test)]
     return Images(images[0], labels[0], images[1], labels[1])
 
 

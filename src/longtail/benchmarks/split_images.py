@@ -149,7 +149,7 @@ class SplitImages:
         self.name = name
 
     def folder(self, settings: Settings) -> Path:
-        return Path(settings.folder) if settings.folder else cache_folder(self.name)
+        return Path(settings.folder).expanduser() if settings.folder else cache_folder(self.name)
 
     def build(self, settings: Settings, seed: int) -> Benchmark:
         """The sequence and the model; only the model depends on the seed."""
