@@ -118,6 +118,7 @@ def test_too_long_a_tail_is_refused() -> None:
         ({"order": ("sst", "sst")}, "each task once"),
         ({"per_task": -1}, "per_task: -1"),
         ({"sizes": (1, 2)}, "sizes: 2 for 5 tasks"),
+        ({"sizes": (1, 2, 3, 4, -1)}, "sizes: -1"),
         ({"max_tokens": 0}, "max_tokens: 0"),
     ],
 )

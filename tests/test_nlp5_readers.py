@@ -28,6 +28,7 @@ from longtail.benchmarks import (
 )
 from longtail.benchmarks.nlp5_miniature import miniature
 from longtail.benchmarks.nlp5_scores import logical_form, parse_sql, same_query, score
+from longtail.downloads import DownloadError, Remote
 
 REAL = os.environ.get("LONGTAIL_NLP5", "")
 real = pytest.mark.skipif(not REAL, reason="LONGTAIL_NLP5 does not name the real slices")
@@ -82,6 +83,12 @@ def test_squad_names_what_is_damaged(tmp_path: Path) -> None:
     empty = paragraph(question="Who?", answers=[{"text": " ", "answer_start": 0}])
     with pytest.raises(ValueError, match="question 0: an answer without text"):
         nlp5_squad.read(write(tmp_path / "d.json", empty))
+    wrong = paragraph(question="Who?", answers=[])
+    wrong["data"][0]["paragraphs"][0]["context"] = 5
+    with pytest.raises(ValueError, match="question 0: the context is 5, no text"):
+        nlp5_squad.read(write(tmp_path / "e.json", wrong))
+    with pytest.raises(ValueError, match=r"f\.json: .* nested too deeply"):
+        nlp5_squad.read(write(tmp_path / "f.json", "[" * 100_000))
 
 
 NUMBERS = {"sel": 0, "agg": 3, "conds": [[1, 0, 3], [2, 1, "a  b"]]}
@@ -115,6 +122,9 @@ def test_wikisql_names_what_is_damaged(tmp_path: Path) -> None:
         nlp5_wikisql.read(write(tmp_path / "b.jsonl", wikisql(NUMBERS)))
     with pytest.raises(ValueError, match=r"c\.jsonl:1: 'LAST' is none of MAX, MIN"):
         nlp5_wikisql.read(write(tmp_path / "c.jsonl", wikisql({**NAMES, "agg": "LAST"})))
+    for number in (-1, 6):
+        with pytest.raises(ValueError, match=rf"d\.jsonl:1: {number} is none of MAX, MIN"):
+            nlp5_wikisql.read(write(tmp_path / "d.jsonl", wikisql({**NAMES, "agg": number})))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +132,7 @@ def test_wikisql_names_what_is_damaged(tmp_path: Path) -> None:
     [
         ("train_binary_sent.csv", 'label,sentence\n1,"Fine, and ""good""."\n0,Bad.\n'),
         ("plain.csv", '1,"Fine, and ""good""."\n0,Bad.\n'),
+        ("spaced.csv", ' 1,"Fine, and ""good""."\n 0,Bad.\n'),
         ("train.tsv", 'sentence\tlabel\nFine, and "good".\t1\nBad.\t0\n'),
         ("hub.csv", 'idx,sentence,label\n0,"Fine, and ""good"".",1\n1,Bad.,0\n2,Hidden,-1\n'),
         (
@@ -151,6 +162,8 @@ def test_sst_names_what_is_damaged(tmp_path: Path) -> None:
         nlp5_sst.read(write(tmp_path / "b.csv", "label,sentence\n1,Fine, or not.\n"))
     with pytest.raises(ValueError, match=r"test\.tsv has no labels"):
         nlp5_sst.read(write(tmp_path / "test.tsv", "index\tsentence\n0\tFine.\n"))
+    with pytest.raises(ValueError, match=r"c\.csv:2: unexpected end of data"):
+        nlp5_sst.read(write(tmp_path / "c.csv", '1,Fine.\n1,"Never closed.\n0,Lost.\n'))
 
 
 QA = (
@@ -175,6 +188,12 @@ def test_qasrl_original_names_what_is_damaged(tmp_path: Path) -> None:
         nlp5_srl.read(write(tmp_path / "b.qa", QA.replace("The band ### it", "")))
     with pytest.raises(ValueError, match=r"c\.qa:1: expected a sentence id"):
         nlp5_srl.read(write(tmp_path / "c.qa", "The band began .\n"))
+    cut = "\n".join(QA.split("\n")[:4])  # as a transfer that broke off leaves it
+    with pytest.raises(ValueError, match=r"d\.qa:4: it ends, and 1 questions missing"):
+        nlp5_srl.read(write(tmp_path / "d.qa", cut))
+    with pytest.raises(ValueError, match=r"e\.qa:1: it ends, and a sentence missing"):
+        nlp5_srl.read(write(tmp_path / "e.qa", QA.split("\n")[0]))
+    assert len(nlp5_srl.read(write(tmp_path / "f.qa", QA.rstrip("\n")))) == 2
 
 
 def test_qasrl_bank(tmp_path: Path) -> None:
@@ -196,6 +215,11 @@ def test_qasrl_bank(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress((json.dumps(row) + "\n").encode()))
     (found,) = nlp5_srl.read(path)  # what half of the annotators reject is left out
     assert (found.question, found.answers, found.at) == ("Who sat?", ("Old Ada", "Ada"), 0)
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + (json.dumps(row) + "\r\n").encode()))
+    assert nlp5_srl.read(path) == [found]
+    path.write_bytes(b"\x1f\x8b\x08" + b"\xff" * 40)
+    with pytest.raises(ValueError, match=r"train\.jsonl\.gz cannot be read"):
+        nlp5_srl.read(path)
     path.write_bytes(gzip.compress(b'{"sentenceTokens": []}\n'))
     with pytest.raises(ValueError, match=r"train\.jsonl\.gz:1: no field 'verbEntries'"):
         nlp5_srl.read(path)
@@ -355,6 +379,55 @@ def test_a_truncated_archive_is_named_and_nothing_is_unpacked(tmp_path: Path, ke
     path.write_bytes(content)
     nlp5_sources.unpack(path)
     assert (tmp_path / "test.jsonl").read_bytes() == noise
+    assert sorted(os.listdir(tmp_path)) == [path.name, "test.jsonl", "train.jsonl"]
+
+
+def test_an_archive_is_unpacked_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "wikisql"
+    root.mkdir()
+    with tarfile.open(root / "data.tar.bz2", "w:bz2") as archive:
+        for name in ("train.jsonl", "dev.jsonl", "test.jsonl"):
+            member = tarfile.TarInfo(f"data/{name}")
+            member.size = len(wikisql(NAMES))
+            archive.addfile(member, io.BytesIO(wikisql(NAMES).encode()))
+    written = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if path.name.startswith("test"):
+            raise OSError(28, "No space left on device", str(path))
+        return written(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        nlp5_sources.unpack(root / "data.tar.bz2")
+    assert os.listdir(root) == ["data.tar.bz2"]
+    with pytest.raises(ValueError, match="`longtail data nlp5` unpacks the data"):
+        nlp5_files.files_of(tmp_path, "wikisql")
+
+
+@pytest.mark.parametrize("task", ["sst", "qasrl", "woz"])
+@pytest.mark.parametrize("stop", [0, 1, 2])
+def test_what_a_broken_download_leaves_is_not_tested_on_its_development_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, stop: int
+) -> None:
+    fetched: list[Path] = []
+
+    def fetch(remote: Remote, folder: Path, progress: object) -> Path:
+        if len(fetched) == stop:
+            raise DownloadError("cut off")
+        fetched.append(write(folder / remote.name, ""))
+        return fetched[-1]
+
+    monkeypatch.setattr(nlp5_sources, "fetch", fetch)
+    with pytest.raises(ValueError, match=r"cut off\. By hand"):
+        nlp5_sources.fetch_task(task, tmp_path / task, quiet=True)
+    if stop < 2:
+        with pytest.raises(ValueError, match=r"has no (training|test) file"):
+            nlp5_files.files_of(tmp_path, task)
+    else:
+        assert "test" in nlp5_files.files_of(tmp_path, task).test[0].name
 
 
 def test_a_task_without_questions_is_refused(tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ class Settings:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
         if self.sizes and len(self.sizes) != len(self.order):
             raise ValueError(f"Invalid sizes: {len(self.sizes)} for {len(self.order)} tasks")
+        if min(self.sizes, default=0) < 0:
+            raise ValueError(f"Invalid sizes: {min(self.sizes)}")
 
 
 TRAIN = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +45,12 @@ def text_of(path: Path) -> str:
     """The content of a file, unpacked where its name ends in ``.gz``."""
     try:
         if path.suffix == ".gz":
-            with gzip.open(path, "rt", encoding="utf-8") as file:
+            with gzip.open(path, "rt", encoding="utf-8-sig") as file:
                 return file.read()
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ValueError(f"no such file: {path}") from None
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
@@ -59,6 +60,8 @@ def parse_json(path: Path) -> Any:
         return json.loads(text_of(path))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: not JSON that can be read: nested too deeply") from None
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

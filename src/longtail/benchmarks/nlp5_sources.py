@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 from pathlib import Path
 
@@ -84,6 +85,9 @@ PUBLISHED = {
 
 def where_to_get(task: str, folder: Path) -> str:
     """A sentence that says which files to put where, and where they are published."""
+    archives = [r.name for r in REMOTES[task] if r.name.endswith(".tar.bz2")]
+    if any((folder / name).exists() for name in archives):
+        return f"`longtail data nlp5` unpacks the {archives[0]} that is there"
     names = ", ".join(remote.name for remote in REMOTES[task])
     return f"put {names} into {folder} (published at {REMOTES[task][0].urls[0]})"
 
@@ -102,7 +106,8 @@ def agrees(path: Path, remote: Remote) -> bool | None:
 def fetch_task(task: str, folder: Path, quiet: bool) -> None:
     """A task's published files, into a folder."""
     try:
-        for remote in REMOTES[task]:
+        # development files last: beside a training file they would pass for the missing test
+        for remote in sorted(REMOTES[task], key=lambda r: "dev" in r.name or "valid" in r.name):
             path = fetch(remote, folder, progress=None if quiet else Meter())
             if path.name.endswith(".tar.bz2"):
                 unpack(path)
@@ -111,13 +116,20 @@ def fetch_task(task: str, folder: Path, quiet: bool) -> None:
 
 
 def unpack(path: Path) -> None:
-    """The JSON lines of WikiSQL's archive, beside it."""
+    """The JSON lines of WikiSQL's archive, beside it; under their names only once all are there."""
+    parts: dict[Path, Path] = {}
     try:
         with tarfile.open(path, "r:bz2") as archive:
             for member in archive.getmembers():
                 name = Path(member.name).name
                 source = archive.extractfile(member) if name.endswith(".jsonl") else None
                 if source is not None:
-                    (path.parent / name).write_bytes(source.read())
+                    parts[path.parent / f"{name}.part"] = path.parent / name
+                    (path.parent / f"{name}.part").write_bytes(source.read())
+        for part, whole in parts.items():
+            os.replace(part, whole)
     except (tarfile.TarError, EOFError) as error:
         raise ValueError(f"{path} cannot be unpacked ({error}): delete it and try again") from None
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)

@@ -59,6 +59,8 @@ def _checked(place: str, context: str, qa: Any) -> Example:
 
 
 def _example(context: str, qa: dict[str, Any]) -> Example:
+    if not isinstance(context, str):
+        raise TypeError(f"the context is {context!r:.40}, no text")
     found = qa["answers"] if "answers" in qa else [{"text": qa["answer"]}]
     if isinstance(found, dict):  # columns, as Hugging Face keeps them
         starts = found.get("answer_start") or [-1] * len(found["text"])

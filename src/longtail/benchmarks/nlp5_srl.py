@@ -84,6 +84,9 @@ def _original(path: Path) -> Iterator[Example]:
             expected = int(fields[2])
         else:
             raise ValueError(f"{place}: expected a verb's index, the verb, a number of questions")
+    if expected or state == "sentence":
+        what = f"{expected} questions" if expected else "a sentence"
+        raise ValueError(f"{path}:{len(lines)}: it ends, and {what} missing")
 
 
 def _bank(place: str, row: dict[str, Any]) -> Iterator[Example]:
@@ -140,7 +143,8 @@ def _sentences(path: Path) -> dict[str, str]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    reader = csv.DictReader(io.StringIO(text_of(path), newline=""))
+    # strict: a quotation mark that is never closed would swallow the rest of the file
+    reader = csv.DictReader(io.StringIO(text_of(path), newline=""), strict=True)
     line = 2
     try:
         for row in reader:

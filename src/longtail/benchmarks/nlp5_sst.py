@@ -59,7 +59,7 @@ def _pick(place: str, row: dict[str, Any]) -> tuple[str, Any]:
 def _separated(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
     tabs = path.suffix == ".tsv"
     # GLUE's files are not quoted: a quotation mark there is part of the sentence
-    options: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {}
+    options: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
     reader = csv.reader(io.StringIO(text_of(path), newline=""), **options)
     names: list[str] | None = None
     line = 1
@@ -77,7 +77,11 @@ def _separated(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
                         f"{path} has no labels (GLUE keeps those of its test file): "
                         "take it away, and the development file is the test"
                     )
-                names = ["label", "sentence"] if row[0].lower() in LABELS else ["sentence", "label"]
+                names = (
+                    ["label", "sentence"]
+                    if row[0].strip().lower() in LABELS
+                    else ["sentence", "label"]
+                )
             if len(row) != len(names):
                 raise ValueError(f"{place}: {len(row)} fields, expected {len(names)}")
             yield place, _pick(place, dict(zip(names, row, strict=True)))

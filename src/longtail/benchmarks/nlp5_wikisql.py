@@ -85,7 +85,8 @@ def _query(sql: dict[str, Any], header: list[str] | None) -> Query:
         return header[name]
 
     def one_of(known: tuple[str, ...], value: Any) -> str:
-        found = known[value] if isinstance(value, int) else str(value).upper()
+        number = isinstance(value, int) and 0 <= value < len(known)
+        found = known[value] if number else str(value).upper()
         if found not in known:
             raise ValueError(f"{value!r} is none of {', '.join(known).lstrip(', ')}")
         return found
