@@ -231,6 +231,30 @@ def test_autograd_runs_through_a_differentiable_step(first_moment: str, second_m
     assert torch.autograd.gradcheck(after_a_step, [x.requires_grad_() for x in inputs])
 
 
+@pytest.mark.parametrize("second_moment", SECOND_MOMENTS)
+@pytest.mark.parametrize("first_moment", FIRST_MOMENTS)
+def test_autograd_runs_through_a_boundary(first_moment: str, second_moment: str) -> None:
+    def after_two_tasks(lr: Tensor, beta1: Tensor, beta2: Tensor) -> Tensor:
+        p = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True).clone()
+        optimizer = ContinualAdam(
+            [p],
+            lr=lr,
+            betas=(beta1, beta2),
+            differentiable=True,
+            first_moment=first_moment,
+            second_moment=second_moment,
+        )
+        for i in range(4):
+            p.grad = p.clone().square() + i
+            optimizer.step()
+            if i == 1:
+                optimizer.end_task()
+        return p
+
+    inputs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (0.1, 0.8, 0.9)]
+    assert torch.autograd.gradcheck(after_two_tasks, inputs)
+
+
 def test_schedulers_rebuilt_for_each_task_need_the_learning_rate_reset() -> None:
     """LinearLR multiplies what it finds: after a task decayed to zero it finds nothing."""
     params = parameters((2,))

@@ -66,7 +66,7 @@ class ContinualAdam(Optimizer):
         foreach: use the multi-tensor implementation; by default where torch would, on CUDA.
         maximize: maximize the objective.
         capturable: keep the step counts on the device, for CUDA graphs.
-        differentiable: let autograd run through :meth:`step`.
+        differentiable: let autograd run through :meth:`step` and :meth:`end_task`.
         fused: one kernel for all parameters. By default on CUDA, when the parameters are
             floating, on one device, and Triton is there. On the CPU only when asked for, as it
             needs a C++ compiler, once.
@@ -279,7 +279,6 @@ class ContinualAdam(Optimizer):
         plans = self.__dict__.setdefault("_plans", {})
         return plans.setdefault(id(group), {})
 
-    @torch.no_grad()
     def end_task(self) -> None:
         r"""End the current task: fold its moments into the past and start counting steps again.
 
@@ -287,12 +286,14 @@ class ContinualAdam(Optimizer):
         keeps its past untouched; with no step taken anywhere nothing happens. All tensors are
         changed in place and, on a GPU, without waiting for it.
         """
-        if end_tasks_together(self):
-            return
-        for group in self.param_groups:
-            plan_cache = self._plan_cache(group)
-            fast = plan_cache.get("fast_end_task")
-            if fast is not None and fast(self, group, plan_cache):
-                continue
-            gathered = _state.gather(self.state, group)
-            _state.count_task(group, [end_task_of(group, plan_cache, lists) for lists in gathered])
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            if end_tasks_together(self):
+                return
+            for group in self.param_groups:
+                plan_cache = self._plan_cache(group)
+                fast = plan_cache.get("fast_end_task")
+                if fast is not None and fast(self, group, plan_cache):
+                    continue
+                gathered = _state.gather(self.state, group)
+                took = [end_task_of(group, plan_cache, lists) for lists in gathered]
+                _state.count_task(group, took)

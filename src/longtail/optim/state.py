@@ -146,7 +146,7 @@ def fold(
     ):
         if is_averaged(policy):
             past_weight, now_weight = _weights(t, c, took, beta)
-            if on_cpu:
+            if on_cpu and not now_weight.requires_grad:  # it does for a beta to differentiate by
                 _mix(past, now, past_weight.tolist(), now_weight.tolist(), plain=plain)
             else:
                 _mix(past, now, past_weight.unbind(), now_weight.unbind(), plain=plain)

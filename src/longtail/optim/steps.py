@@ -139,7 +139,9 @@ def _single_tensor_continualadam(
             exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=cast(float, 1 - beta2))
 
         if on_device:
-            t, c = step_t.clone() if differentiable else step_t, past_steps[i]
+            t, c = step_t, past_steps[i]
+            if differentiable:  # autograd may keep them, and they change in place
+                t, c = t.clone(), c.clone()
         else:
             t, c = _get_value(step_t), _get_value(past_steps[i])
         step_size, scale, share2, share1, unseen = coefficients(
@@ -178,6 +180,8 @@ def _single_tensor_continualadam(
 
 def _add_scaled(base: Tensor, other: Tensor, factor: Any) -> Tensor:
     if isinstance(factor, Tensor):
+        if factor.requires_grad:  # autograd keeps what a boundary then changes in place
+            other = other.clone()
         return torch.addcmul(base, other, factor.to(device=base.device, dtype=base.dtype))
     return torch.add(base, other, alpha=factor)
 
