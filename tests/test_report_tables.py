@@ -100,6 +100,18 @@ def test_names_are_escaped_in_every_format(tmp_path: Path):
     assert "[bold]" not in formats.text(table)
 
 
+def test_no_row_is_drawn_over_another(tmp_path: Path):
+    for tasks in (6, 12):
+        for lr in (0.1, 0.2):
+            settings = config(lr=lr)
+            settings["data"] = {"tasks": tasks}
+            write_run(tmp_path / f"{tasks}-{lr}", settings, tasks=tasks)
+    for report in ({}, {"index": ["method"]}, {"index": ["lr"], "columns": "tasks"}):
+        drawn = tables.grid(table_of(tmp_path, **report))
+        cells = [cell for _, line in drawn.lines for cell in line if cell is not None]
+        assert len(cells) == 4 * len(tables.METRICS), report
+
+
 def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
     write_study(tmp_path)
     identity_ = identity(config("ewc", "reset", 1))

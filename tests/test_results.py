@@ -6,8 +6,9 @@ import pytest
 from made_up_runs import config, identity, sizes, write_run, write_stack, write_study
 
 from longtail.jobs import finished_ids
-from longtail.labels import policy_name
+from longtail.labels import label_names, policy_name
 from longtail.report.command import write
+from longtail.report.groups import group
 from longtail.results import load
 
 
@@ -103,6 +104,30 @@ def test_ablation_rows_are_named_by_what_they_do():
     changed = config()
     changed["policy"] = {**changed["policy"], "first_moment": "ema", "second_moment": "ema"}
     assert policy_name(changed) == "ema/ema+adjust"
+    changed["policy"]["beta3"] = 0.5
+    assert policy_name(changed) == "ema/ema+adjust 0.5"
+
+
+def test_runs_that_differ_in_the_warm_up_or_the_seed_of_the_data_are_not_one_row(tmp_path: Path):
+    plain = {**config(), "data": {"seed": 0}}
+    warm = {**plain, "policy": {**plain["policy"], "beta3": 0.5}}
+    other = {**plain, "data": {"seed": 1}}
+    for name, settings in (("plain", plain), ("warm", warm), ("other", other)):
+        write_run(tmp_path / name, settings)
+    runs = load(tmp_path).runs
+    assert {run.labels["policy"] for run in runs} == {"continual", "reset/task+adjust 0.5"}
+    assert {run.labels["data_seed"] for run in runs} == {0, 1}
+    assert len(group(runs)) == 3
+
+
+def test_settings_of_one_name_keep_their_tables():
+    assert label_names(["train.lr", "data.hidden", "methods.hidden", "train.validation"]) == {
+        "train.lr": "lr",
+        "data.hidden": "data_hidden",
+        "methods.hidden": "methods_hidden",
+        "train.validation": "train_validation",
+    }
+    assert label_names(["data.setting"], {"setting"}) == {"data.setting": "data_setting"}
 
 
 def test_missing_folder_is_named(tmp_path: Path):

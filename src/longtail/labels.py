@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 METHODS = ("finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem", "multitask")
 # These name a run or follow from its name; every other setting that varies becomes a label.
 NAMING = ("seed", "method", "optimizer", "policy", "benchmark")
+# Keys of a table's row that say something else: a setting of such a name needs a longer label.
+RESERVED = ("seed", "method", "policy", "benchmark", "seeds", "diverged", "selected", "validation")
+WARM_UP = 0.9  # beta3 of the policies that have one
 POLICIES: dict[str, dict[str, Any]] = {
-    "continual": {"first_moment": "reset", "second_moment": "task", "boundary": True},
-    "continual_seen": {"first_moment": "reset", "second_moment": "task_seen", "boundary": True},
+    "continual": {
+        "first_moment": "reset", "second_moment": "task", "boundary": True, "beta3": WARM_UP
+    },
+    "continual_seen": {
+        "first_moment": "reset", "second_moment": "task_seen", "boundary": True, "beta3": WARM_UP
+    },
     "reset": {"first_moment": "reset", "second_moment": "reset", "boundary": True, "beta3": 0.0},
     "carry": {"boundary": False, "beta3": 0.0},
-}
+}  # fmt: skip
 
 
 class Labelled(Protocol):
@@ -44,10 +51,24 @@ def label(runs: list[R], plan: dict[str, Any]) -> list[R]:
     if len({flat.get("benchmark") for flat in flats}) > 1:
         for run, flat in zip(runs, flats, strict=True):
             run.labels["benchmark"] = str(flat.get("benchmark", "?"))
-    for key in _varying(runs, flats):
+    for key, name in label_names(_varying(runs, flats)).items():
         for run, flat in zip(runs, flats, strict=True):
-            run.labels[key.rpartition(".")[2]] = flat.get(key)
+            run.labels[name] = flat.get(key)
     return sorted(runs, key=_place)
+
+
+def label_names(keys: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """What a setting's label is called: `lr` of train.lr, or train_lr where that is something else.
+
+    >>> label_names(["train.lr", "data.seed"])
+    {'train.lr': 'lr', 'data.seed': 'data_seed'}
+    """
+    short = [key.rpartition(".")[2] for key in keys]
+    used = {*RESERVED, *taken}
+    return {
+        key: key.replace(".", "_") if name in used or short.count(name) > 1 else name
+        for key, name in zip(keys, short, strict=True)
+    }
 
 
 def _place(run: Labelled) -> tuple[Any, ...]:
@@ -77,7 +98,10 @@ def policy_name(config: dict[str, Any]) -> str:
     if all(policy.get(key, value) == value for key, value in usual.items()):
         return name
     moments = f"{policy.get('first_moment')}/{policy.get('second_moment')}"
-    return moments + ("+adjust" if policy.get("beta3") else "")
+    beta3 = policy.get("beta3")
+    if not beta3:
+        return moments
+    return moments + ("+adjust" if beta3 == WARM_UP else f"+adjust {beta3}")
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

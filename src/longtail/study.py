@@ -48,6 +48,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from longtail.labels import label_names
 from longtail.settings import POLICY_FIELDS, RunConfig, flatten, options, read_toml, resolve
 from longtail.study_file import check_method_settings, checked
 from longtail.values import unknown
@@ -170,20 +171,21 @@ def _combinations(
     fixed = {"method": method, "optimizer": optimizer, **study.fixed}
     fixed |= {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
     fixed |= _settings_of(study, method, known)
-    labels: dict[str, Any] = {"method": method, "policy": str(policy["name"])}
-    labels |= {
-        k: v
-        for k, v in policy.items()
-        if k not in ("name", "optimizer", "methods", "beta3", "boundary")
-    }
-    if "beta3" in policy:
-        labels["lr_adjust"] = policy["beta3"] > 0
+    labels: dict[str, Any] = {"method": method, "policy": str(policy["name"]), **_labels(policy)}
     # A method without the setting (finetune and a buffer's size) has one run, not several.
     grid = {k: v for k, v in study.grid.items() if k in known or not k.startswith("methods.")}
+    names = label_names(list(study.grid), {k for row in study.policies for k in _labels(row)})
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
-        named = {k.rpartition(".")[2]: v for k, v in chosen.items()}
+        named = {names[k]: v for k, v in chosen.items()}
         yield {**fixed, **chosen}, {**labels, **named}
+
+
+def _labels(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row of [[policies]] adds to the table, beside its name."""
+    used = ("name", "optimizer", "methods", "beta3", "boundary")
+    labels = {k: v for k, v in policy.items() if k not in used}
+    return {**labels, "lr_adjust": policy["beta3"] > 0} if "beta3" in policy else labels
 
 
 def _settings_of(study: Study, method: str, known: set[str]) -> dict[str, Any]:

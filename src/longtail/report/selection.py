@@ -16,7 +16,7 @@ from longtail.results import Result, Results
 
 def select(results: Results) -> None:
     """Keeps, in place, the runs with the best value of the study's [select] key."""
-    key = str(results.plan.get("select", {}).get("key", "")).rpartition(".")[2]
+    key = _label(results.plan)
     if not key or not results.finished:
         return
     families: dict[str, dict[str, list[Result]]] = {}
@@ -60,7 +60,7 @@ AT_EVERY_VALUE = (
 
 def without_selection(plan: dict[str, Any]) -> dict[str, Any]:
     """The plan with nothing to select: a line for every value, and the scores that would choose."""
-    key = str(plan.get("select", {}).get("key", "")).rpartition(".")[2]
+    key = _label(plan)
     if not key:
         raise ValueError("--no-select: the study selects nothing (its file has no [select])")
     report = plan.get("report", {})
@@ -69,6 +69,14 @@ def without_selection(plan: dict[str, Any]) -> dict[str, Any]:
     if report.get("index"):
         report["index"] = [*dict.fromkeys([*report["index"], key])]
     return {**{k: v for k, v in plan.items() if k != "select"}, "report": report}
+
+
+def _label(plan: dict[str, Any]) -> str:
+    """What runs call the setting of [select], "" where nothing is selected."""
+    key = str(plan.get("select", {}).get("key", ""))
+    short = key.rpartition(".")[2]
+    labels = [entry["labels"] for entry in plan.get("runs", [])]
+    return short if any(short in names for names in labels) or not labels else key.replace(".", "_")
 
 
 def _best(values: dict[str, list[Result]]) -> str | None:

@@ -74,13 +74,14 @@ def build(results: Results, groups: list[Group] | None = None) -> Table:
     metrics = [m for m in asked if any(_finite(r.get(m)) for r in rows)]
     columns = wanted.get("columns") or _default_columns(rows)
     index = wanted.get("index") or _default_index(rows, columns)
+    index = _telling_apart(rows, list(index), columns)
     table = Table(
         str(wanted.get("title") or results.plan.get("name") or results.folder.name),
         rows,
         metrics,
         unit,
         bool(first.get("higher_is_better", True)),
-        list(index),
+        index,
         columns,
         paper_key,
         mixed=len(scores) > 1,
@@ -98,7 +99,7 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
     row: dict[str, Any] = {**g.labels, "seeds": len(g.runs)}
     tasks = g.runs[0].summary.get("tasks")
     if tasks is not None:
-        row["tasks"] = tasks
+        row.setdefault("tasks", tasks)
     diverged = int(sum(not math.isfinite(v) for v in g.values("RP")))
     if diverged:
         row["diverged"] = diverged
@@ -128,6 +129,23 @@ def _default_index(rows: list[dict[str, Any]], columns: str | None) -> list[str]
     )
     varied = [k for k in keys if len({str(r.get(k)) for r in rows}) > 1]
     return varied or ["method"]
+
+
+def _telling_apart(rows: list[dict[str, Any]], index: list[str], columns: str | None) -> list[str]:
+    """The index with labels added to it until no two rows would be drawn in one place."""
+
+    def places(keys: list[str]) -> int:
+        return len(
+            {(*(display(k, r.get(k)) for k in keys), str(r.get(str(columns)))) for r in rows}
+        )
+
+    keys = dict.fromkeys(k for r in rows for k in r if not measured(k) and k != columns)
+    for key in keys:
+        if places(index) == len(rows):
+            break
+        if key not in (*index, "seeds", "diverged") and places([*index, key]) > places(index):
+            index = [*index, key]
+    return index
 
 
 def _notes(table: Table, results: Results) -> list[str]:
