@@ -179,3 +179,15 @@ def test_groups_that_have_left_the_gpu_or_their_parameters_are_stepped_one_by_on
     optimizer.end_task()
     optimizer.step()
     torch.testing.assert_close(last.detach(), torch.full((3,), 0.9))
+
+
+def test_a_resized_parameter_is_noticed_before_a_kernel_is_planned_for_it() -> None:
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = ContinualAdam([p])
+    p.grad = torch.ones(3)
+    optimizer.step()
+    p.grad = None
+    p.data = torch.ones(5)
+    p.grad = torch.ones(5)
+    with pytest.raises(ValueError, match=r"of shape \(3,\) for a parameter of shape \(5,\)"):
+        fused_cuda_fast.fast_step(optimizer, optimizer.param_groups[0], {})

@@ -203,3 +203,42 @@ def test_named_parameters_and_their_names_are_kept() -> None:
     model = torch.nn.Linear(2, 1)
     optimizer = ContinualAdam(model.named_parameters())
     assert optimizer.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]
+
+
+def grown(params: list[Parameter]) -> None:
+    """As by a user who gives an embedding more words."""
+    params[0].data = torch.cat([params[0].data, params[0].data])
+
+
+def shrunk(params: list[Parameter]) -> None:
+    params[0].data = params[0].data[:2]  # at the same address
+
+
+@pytest.mark.parametrize("resize", [grown, shrunk])
+def test_a_parameter_resized_in_place_is_noticed_at_the_next_step(
+    resize: Any, implementation: dict[str, Any]
+) -> None:
+    params = parameters((4, 3), (2,))
+    optimizer = ContinualAdam(params, **implementation)
+    train(optimizer, params, range(4), boundary_after=[1])
+    for p in params:
+        p.grad = None
+    resize(params)
+    with pytest.raises(ValueError, match=rf"\(4, 3\) for .* \({len(params[0])}, 3\)"):
+        train(optimizer, params, range(1))
+    del optimizer.state[params[0]]
+    train(optimizer, params, range(3), boundary_after=[1])
+
+
+def test_the_state_of_a_model_of_other_shapes_is_refused(implementation: dict[str, Any]) -> None:
+    """Kernels would walk past the end of it."""
+    a = parameters((100, 8))
+    first = ContinualAdam(a, **implementation)
+    train(first, a, range(2))
+    b = parameters((120, 8))
+    second = ContinualAdam(b, **implementation)
+    second.load_state_dict(saved_and_loaded(first.state_dict()))
+    with pytest.raises(ValueError, match=r"Invalid exp_avg: of shape \(100, 8\)"):
+        train(second, b, range(1))
+    with pytest.raises(ValueError, match=r"Invalid exp_avg: of shape \(100, 8\)"):
+        second.end_task()

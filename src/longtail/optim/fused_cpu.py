@@ -42,7 +42,11 @@ class Row(NamedTuple):
             and p.layout is torch.strided
             and _is_dense(p)
             and all(
-                is_plain(x) and x.is_cpu and x.dtype is p.dtype and x.stride() == p.stride()
+                is_plain(x)
+                and x.is_cpu
+                and x.dtype is p.dtype
+                and x.shape == p.shape
+                and x.stride() == p.stride()
                 for x in moments
                 if x is not None
             )

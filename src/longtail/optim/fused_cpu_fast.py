@@ -27,6 +27,7 @@ class _Plan(NamedTuple):
     params: list[Tensor]
     frozen: list[bool]  # which parameters had no gradient
     strides: list[tuple[int, ...]]
+    sizes: list[int]
     dtypes: list[torch.dtype]
     states: list[dict[str, Tensor]]  # of the groups' parameters
     entries: list[Tensor]  # all tensors in them
@@ -147,6 +148,7 @@ def _gradients(params: list[Any], plan: _Plan) -> list[int] | None:
         if (
             any(type(g) is not Tensor for g in grads)
             or list(map(Tensor.stride, grads)) != plan.strides
+            or list(map(Tensor.numel, grads)) != plan.sizes  # a parameter cut short in place
             or [g.dtype for g in grads] != plan.dtypes
             or any(map(Tensor.is_neg, grads))
         ):
@@ -178,6 +180,7 @@ def _make_plan(optimizer: Any, groups: list[Group], flags: list[int]) -> _Plan |
         params=params,
         frozen=[p.grad is None for p in params],
         strides=[row.param.stride() for row in rows],
+        sizes=[row.param.numel() for row in rows],
         dtypes=[row.param.dtype for row in rows],
         states=states,
         entries=[x for state in states for x in state.values()],

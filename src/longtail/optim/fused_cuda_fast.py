@@ -20,7 +20,8 @@ from longtail.optim.cuda.scalars import (
     step_floats,
     step_policy,
 )
-from longtail.optim.cuda.warm import Group, Warm
+from longtail.optim.cuda.warm import Group, MakePlan, Warm
+from longtail.optim.state import check_shapes
 
 Cache = dict[Any, Any]
 
@@ -75,13 +76,19 @@ def _warm(optimizer: Any, group: Group, cache: Cache) -> Warm | None:
         return warm
     # Groups that never fit are tried at steps 1, 2, 4, 8, ...
     tries = cache["tries"] = cache.get("tries", 0) + 1
-    warm = (
-        Warm.of(optimizer, [group], Plan) if warm is not None or tries & (tries - 1) == 0 else None
-    )
+    warm = _look(optimizer, [group], Plan) if warm is not None or tries & (tries - 1) == 0 else None
     if warm is not None:
         cache["tries"] = 0
     cache["warm"] = warm
     return warm
+
+
+def _look(optimizer: Any, groups: list[Group], make: MakePlan) -> Warm | None:
+    """What the groups hold now, to be remembered; None if a kernel cannot take it as it is."""
+    for group in groups:
+        for p in group["params"]:
+            check_shapes(p, optimizer.state.get(p, {}))
+    return Warm.of(optimizer, groups, make)
 
 
 def fast_steps(optimizer: Any, cache: Cache) -> bool:
@@ -181,7 +188,7 @@ def _warm_all(optimizer: Any, cache: Cache) -> Warm | None:
     if sum(p.numel() for group in groups for p in group["params"]) > FEW:
         return None
     numbers = [i for i, group in enumerate(groups) for _ in group["params"]]
-    warm = Warm.of(
+    warm = _look(
         optimizer, groups, lambda members, kinds: GroupPlan(members, kinds, numbers, len(groups))
     )
     if warm is not None:

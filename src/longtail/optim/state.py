@@ -23,6 +23,7 @@ from torch.optim.optimizer import _get_scalar_dtype
 
 KEYS = frozenset({"step", "exp_avg", "exp_avg_sq", "past_exp_avg_sq", "past_steps"})
 KEYS_WITH_PAST_FIRST = KEYS | {"past_exp_avg"}
+_MOMENTS = ("exp_avg", "exp_avg_sq", "past_exp_avg_sq", "past_exp_avg")
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -67,6 +68,7 @@ def fill(param: Tensor, state: dict[str, Any], *, on_device: bool, past_first: b
                 )
         if past_first and "past_exp_avg" not in state:
             state["past_exp_avg"] = _zeros(param)
+    check_shapes(param, state)
     step = state["step"]
     if not isinstance(step, Tensor):  # checkpoints from before torch 1.12
         step = state["step"] = torch.tensor(float(step), dtype=_get_scalar_dtype())
@@ -74,6 +76,17 @@ def fill(param: Tensor, state: dict[str, Any], *, on_device: bool, past_first: b
         step = state["step"] = step.to(param.device, torch.float32)
     if state["past_steps"].device != step.device:
         state["past_steps"] = state["past_steps"].to(step.device)
+
+
+def check_shapes(param: Tensor, state: Mapping[str, Any]) -> None:
+    """Raise for moments of another shape: kernels would walk past the end of the shorter one."""
+    shape = param.shape
+    for key in _MOMENTS:
+        if key in state and state[key].shape != shape:
+            raise ValueError(
+                f"Invalid {key}: of shape {tuple(state[key].shape)} for a parameter of shape "
+                f"{tuple(shape)}; was it loaded from another model, or the parameter resized?"
+            )
 
 
 def _zeros(param: Tensor) -> Tensor:
