@@ -305,6 +305,20 @@ def test_grad_scaler_unscales_and_skips(implementation: dict[str, Any], dtype: t
     assert_same(a, b, rtol=1e-6, atol=1e-7)
 
 
+def test_grad_scaler_starts_with_a_scale_that_float16_cannot_hold() -> None:
+    a = parameters((4,), dtype=torch.float16)
+    b = twins(a)
+    scaled, plain = ContinualAdam(a, fused=True), ContinualAdam(b, fused=True)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.zeros(()))
+    a[0].grad = torch.full_like(a[0], 2.0**10)
+    b[0].grad = torch.full_like(b[0], 2.0**10 / scaler.get_scale())
+    scaler.step(scaled)
+    plain.step()
+    assert scaled.state[a[0]]["exp_avg"].all()
+    assert_same([*a, *states(scaled, a)], [*b, *states(plain, b)])
+
+
 def test_capturable_needs_an_accelerator() -> None:
     for foreach in (False, True):
         params = parameters((2,))

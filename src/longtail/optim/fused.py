@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.optim.state import Boundary, fold, is_plain
+from longtail.optim.state import Boundary, fold, is_plain, state_dtype
 from longtail.optim.steps import _single_tensor_continualadam
 
 
@@ -119,7 +119,11 @@ def _fused_continualadam(
         chosen = _select(lists, left)
         unscaled = chosen[1]
         if grad_scale is not None:
-            unscaled = [g / grad_scale.to(g.device, g.dtype) for g in unscaled]
+            # A scale of 65536, where GradScaler starts, is infinite in float16.
+            unscaled = [
+                g.to(state_dtype(p)) / grad_scale.to(g.device)
+                for p, g in zip(chosen[0], unscaled, strict=True)
+            ]
         _single_tensor_continualadam(
             chosen[0],
             unscaled,

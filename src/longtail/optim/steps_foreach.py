@@ -83,7 +83,7 @@ def _multi_tensor_continualadam(
             decoupled_weight_decay=decoupled_weight_decay,
             **settings,
         )
-        full = [i for i in range(len(params)) if i not in set(half)]
+        full = [i for i, p in enumerate(params) if state_dtype(p) == p.dtype]
         lists = [[xs[i] for i in full] for xs in lists]
         if not full:
             return
