@@ -125,6 +125,25 @@ def test_lineidx_reads_only_wanted_lines(tmp_path: Path) -> None:
         read(tmp_path, images=("1", "3"))
 
 
+def test_a_mended_lineidx_is_read_anew(tmp_path: Path) -> None:
+    lines = write_tsv(tmp_path)
+    (tmp_path / "features.lineidx").write_text("0\n")  # as a copy that broke off leaves it
+    problems = Problems()
+    read(tmp_path, problems)
+    assert problems.counts[storage.MISSING] == 2
+    starts = np.cumsum([0, *map(len, lines)])[:-1]
+    (tmp_path / "features.lineidx").write_text("".join(f"{start}\n" for start in starts))
+    check(read(tmp_path, Problems(strict=True)))
+
+
+def test_tsv_may_begin_with_a_mark_and_end_lines_as_windows_does(tmp_path: Path) -> None:
+    write_tsv(tmp_path)
+    for name in ("features.tsv", "predictions.tsv"):
+        text = (tmp_path / name).read_bytes().replace(b"\n", b"\r\n")
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text)
+    check(read(tmp_path, Problems(strict=True)))
+
+
 def test_at_most_so_many_regions(tmp_path: Path) -> None:
     write_tsv(tmp_path)
     assert np.diff(read(tmp_path, most=2).offsets).tolist() == [2, 2, 2]
@@ -225,6 +244,64 @@ def test_broken_and_strange_archives_are_named(tmp_path: Path) -> None:
         storage.NOT_FINITE: 1,
         storage.MISSING: 3,
     }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tags": np.array("word")},
+        {"boxes": np.array([["a"] * 4] * 2)},
+        {"width": np.inf},
+        {"width": np.array([1, 2])},
+    ],
+    ids=["tags", "boxes", "infinite", "sizes"],
+)
+def test_an_archive_with_a_strange_entry_is_named(tmp_path: Path, change: dict) -> None:
+    write_npz(tmp_path)
+    x, corners = made_up()["1"]
+    content = {"features": x, "boxes": corners, "width": SIZE[0], "height": SIZE[1], **change}
+    np.savez(tmp_path / "1.npz", **content)
+    problems = Problems()
+    check(read(tmp_path, problems), IMAGES[1:])
+    assert problems.counts == {forms.UNREADABLE: 1, storage.MISSING: 1}
+    assert problems.examples[forms.UNREADABLE][0].startswith("1.npz (")
+
+
+def test_an_archive_with_damaged_content_is_named(tmp_path: Path) -> None:
+    write_npz(tmp_path)
+    path = tmp_path / "1.npz"
+    noise = np.random.default_rng(0).standard_normal((99, WIDTH))
+    np.savez_compressed(path, features=noise, boxes=np.ones((99, 4)))
+    content = path.read_bytes()
+    path.write_bytes(content[:500] + b"\xff" * 400 + content[900:])
+    problems = Problems()
+    check(read(tmp_path, problems), IMAGES[1:])
+    assert problems.counts == {forms.UNREADABLE: 1, storage.MISSING: 1}
+
+
+@pytest.mark.parametrize(
+    "change", [{"objectsNum": None}, {"width": None}, {"objectsNum": -1}, {"height": 1e999}]
+)
+def test_a_strange_entry_of_hdf5_is_named(tmp_path: Path, change: dict) -> None:
+    write_hdf5(tmp_path)
+    path = tmp_path / "gqa_objects_info.json"
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps({**info, "1": {**info["1"], **change}}))
+    problems = Problems()
+    check(read(tmp_path, problems), IMAGES[1:])
+    assert problems.counts == {forms.UNREADABLE: 1, storage.MISSING: 1}
+    assert problems.examples[forms.UNREADABLE][0].startswith("gqa_objects_0.h5: image 1 (")
+
+
+def test_an_infinite_number_in_a_tsv_is_named(tmp_path: Path) -> None:
+    write_tsv(tmp_path, with_geometry=False)
+    for name, number in (("features.tsv", '"num_boxes": 2'), ("predictions.tsv", '"image_w": 100')):
+        text = (tmp_path / name).read_text()
+        infinite = number.split(":")[0] + ": Infinity"
+        (tmp_path / name).write_text(text.replace(number, infinite, 1))
+    problems = Problems()
+    check(read(tmp_path, problems), IMAGES[1:])
+    assert problems.counts == {forms.TRUNCATED: 2, storage.MISSING: 1}
 
 
 def test_boxes_outside_the_image_are_clipped_and_counted(tmp_path: Path) -> None:

@@ -54,6 +54,9 @@ def test_four_fields_are_enough(tmp_path: Path) -> None:
     (question,), _ = read(tmp_path / "q.json", ("1", short))
     assert question.program == ()
     assert question.group == ""
+    odd = {"semantic": 5, "annotations": [1], "types": "x", "groups": 3}
+    (again,), _ = read(tmp_path / "q.json", ("1", {**short, **odd}))
+    assert again == question
 
 
 @pytest.mark.parametrize(
@@ -119,10 +122,12 @@ def test_what_is_wrong_in_a_scene_is_named(tmp_path: Path) -> None:
         "5": {**OBJECT, "w": -30},
         "6": {**OBJECT, "x": float("inf")},
         "7": {**OBJECT, "h": 10**400},
+        "8": {**OBJECT, "relations": 5, "attributes": 7},
     }
     content = {"7": {"width": 100, "height": 80, "objects": objects}, "8": {"objects": {}}}
     (scene,), problems = read_scenes(tmp_path / "s.json", content)
-    assert scene.objects.keys() == {"1", "4"}
+    assert scene.objects.keys() == {"1", "4", "8"}
+    assert scene.objects["8"].relations == scene.objects["8"].attributes == ()
     assert scene.objects["1"].box == (0, 70, 25, 10)
     assert scene.objects["4"].relations == (("on", "1"),)
     once = (scenes.OUTSIDE, scenes.NO_NAME, scenes.DANGLING, scenes.NO_SIZE)

@@ -136,7 +136,14 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"tasks": 0}, {"occlusion": 1.5}, {"noise": -1.0}, {"mention": "smell"}]
+    "change",
+    [
+        {"tasks": 0},
+        {"occlusion": 1.5},
+        {"noise": -1.0},
+        {"mention": "smell"},
+        {"test_split": "train"},
+    ],
 )
 def test_invalid_options_are_named(change) -> None:
     with pytest.raises(ValueError, match=f"Invalid {next(iter(change))}"):
@@ -188,3 +195,23 @@ def test_random_content_survives_a_round_trip(tmp_path: Path) -> None:
     assert list(found.questions) == list(made.questions)
     np.testing.assert_array_equal(found.train(3), made.train(3))
     np.testing.assert_array_equal(found.regions.features, made.regions.features)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("names.json", b"{", "names.json: Expecting property name"),
+        ("names.json", b"{}", "'ids'"),
+        ("answers.npy", b"", "No data left"),
+        ("answers.npy", None, "answers.npy'"),
+    ],
+)
+def test_a_damaged_folder_is_named(tmp_path: Path, name: str, content, why: str) -> None:
+    made = random_content()
+    made.save(tmp_path)
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"^{tmp_path} is damaged: .*{why}"):
+        PreparedVQA.load(tmp_path, made.regions)

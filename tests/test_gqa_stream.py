@@ -53,6 +53,8 @@ def test_memory_stays_bounded(tmp_path: Path) -> None:
         ('{"1": {"a": 1}, ', 16, 1, "ends within a value"),
         ('{"1": {"a": 1}', 14, 1, "it ends"),
         ('{"1": {"a": 1} "2": {}}', 15, 1, "expected ','"),
+        ('{"1": {}}\n{"2": {}}', 10, 2, "expected nothing more, found '{'"),
+        ("{} {}", 3, 1, "expected nothing more, found '{'"),
         ("[1, 2]", 0, 1, "expected '{'"),
         ("", 0, 1, "it ends"),
         ('{"é": {}, "2": 7}', 17, 1, "2 is a int, not an object"),

@@ -13,9 +13,10 @@ They are recognised by what they are, whatever the width, and become the boxes.
 """
 
 import base64
-import binascii
 import json
 import zipfile
+import zlib
+from codecs import BOM_UTF8
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,9 @@ UNREADABLE = "features that cannot be read, left out"
 WRONG_WIDTH = "features of another width, left out"
 NO_PART = "image whose part is missing or truncated"
 LABELS_DIFFER = "labels for another number of regions, left out"
+
+# What numbers and texts of another kind than expected raise; binascii's error is a ValueError.
+_DAMAGE = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 
 
 def tsv_files(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -97,10 +101,12 @@ def _hdf5_part(
         entry, where = info[image], f"{path.name}: image {image}"
         try:
             n = min(int(entry["objectsNum"]), features.shape[1])
+            if n < 0:
+                raise ValueError(f"objectsNum is {n}")
             x = np.asarray(features[index, :n], np.float32)
             corners = np.asarray(boxes[index, :n], np.float32)
             size = int(entry["width"]), int(entry["height"])
-        except (OSError, IndexError, ValueError, KeyError) as error:
+        except (OSError, *_DAMAGE) as error:
             problems.note(UNREADABLE, f"{where} ({error})")
             continue
         yield ImageRegions(image, x, corners, None, size, where)
@@ -124,7 +130,7 @@ def read_tsv(
                 if n and width and len(flat) // n not in (width, width + GEOMETRY):
                     problems.note(WRONG_WIDTH, f"{where}: {len(flat) // n}, expected {width}")
                     continue
-            except (ValueError, KeyError, TypeError, IndexError, binascii.Error) as error:
+            except _DAMAGE as error:
                 problems.note(TRUNCATED, f"{where}, image {image} ({brief(error)})")
                 continue
             x = flat.reshape(n, -1) if n else flat.reshape(0, max(width, 1))
@@ -175,11 +181,11 @@ def _starts(index: Path) -> Iterator[tuple[int, int]]:
 
 
 def _image(line: bytes) -> str:
-    return line.split(b"\t", 1)[0].decode(errors="replace").strip()
+    return line.removeprefix(BOM_UTF8).split(b"\t", 1)[0].decode(errors="replace").strip()
 
 
 def _columns(line: bytes) -> list[str]:
-    return line.decode(errors="replace").rstrip("\r\n").split("\t")
+    return line.removeprefix(BOM_UTF8).decode(errors="replace").rstrip("\r\n").split("\t")
 
 
 Labels = tuple[list[str] | None, np.ndarray | None, tuple[int, int]]
@@ -199,7 +205,7 @@ def _labels(paths: Iterable[Path], wanted: Container[str], problems: Problems) -
                 if objects and all("rect" in each for each in objects):
                     boxes = np.array([each["rect"] for each in objects], np.float32).reshape(-1, 4)
                 found[columns[0]] = [str(each["class"]) for each in objects], boxes, size
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+            except _DAMAGE as error:
                 problems.note(TRUNCATED, f"{path.name}, line {number} ({brief(error)})")
     return found
 
@@ -215,11 +221,11 @@ def read_npz(folder: Path, wanted: Container[str], problems: Problems) -> Iterat
                 boxes = _first(archive, "boxes", "bbox", "bboxes")
                 size = [int(_first(archive, *names) or 0) for names in _SIZES]
                 tags = _first(archive, "tags")
-        except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, KeyError) as error:
+            words = None if tags is None else [str(word) for word in tags]
+            corners = None if boxes is None else np.asarray(boxes, np.float32)
+        except (OSError, EOFError, zipfile.BadZipFile, zlib.error, *_DAMAGE) as error:
             problems.note(UNREADABLE, f"{path.name} ({error})")
             continue
-        words = None if tags is None else [str(word) for word in tags]
-        corners = None if boxes is None else np.asarray(boxes, np.float32)
         yield ImageRegions(path.stem, x, corners, words, (size[0], size[1]), path.name)
 
 

@@ -35,7 +35,8 @@ def feature_form(folder: Path) -> tuple[str, list[Path]]:
         return "hdf5", [folder / "gqa_objects_info.json", *parts]
     features, labels = forms.tsv_files(folder)
     if features:
-        return "tsv", features + labels
+        indices = [path.with_suffix(".lineidx") for path in features + labels]
+        return "tsv", [*features, *labels, *(path for path in indices if path.is_file())]
     archives = sorted(folder.glob("*.npz"))
     if archives:
         return "npz", archives

@@ -52,6 +52,8 @@ class DataOptions:
         for name in ("occlusion", "tag_noise"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}, should be in [0, 1]")
+        if self.test_split == "train":
+            raise ValueError("Invalid test_split: 'train', whose questions are learned")
         if self.mention not in get_args(MentionRule):
             raise ValueError(
                 f"Invalid mention: {self.mention!r} ({', '.join(get_args(MentionRule))})"

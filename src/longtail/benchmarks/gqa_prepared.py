@@ -10,7 +10,6 @@ images lie end to end in memory-mapped arrays:
 """
 
 import errno
-import json
 import os
 import shutil
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from longtail.files import write_json
+from longtail.reading import parse_json
 
 GEOMETRY = 6
 """Numbers that Oscar puts behind a region's features: corners, width and height of its box."""
@@ -159,9 +159,12 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 def _load(kind: type, folder: Path, **others: Any) -> Any:
-    names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in kind.ARRAYS}
-    return kind(**arrays, **{name: names[name] for name in kind.NAMES}, **others)
+    try:
+        names = parse_json(folder / "names.json", dict)
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in kind.ARRAYS}
+        return kind(**arrays, **{name: names[name] for name in kind.NAMES}, **others)
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise ValueError(f"{folder} is damaged: {error}") from None
 
 
 def random_content(

@@ -101,7 +101,7 @@ def _question(id_: str, record: dict[str, Any]) -> Question:
     types = _object(record.get("types"))
     program = tuple(
         (_text(step.get("operation")), _text(step.get("argument")))
-        for step in record.get("semantic") or ()
+        for step in _list(record.get("semantic"))
         if isinstance(step, dict)
     )
     marked = _object(_object(record.get("annotations")).get("question")).values()
@@ -125,6 +125,10 @@ def _question(id_: str, record: dict[str, Any]) -> Question:
 
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:

@@ -64,7 +64,7 @@ def members(path: Path, chunk: int = CHUNK) -> Iterator[tuple[str, dict[str, Any
         buffer = _Buffer(file, path, chunk)
         buffer.expect("{")
         if buffer.peek() == "}":
-            return
+            return buffer.end()
         while True:
             key = buffer.value()
             if not isinstance(key, str):
@@ -75,7 +75,7 @@ def members(path: Path, chunk: int = CHUNK) -> Iterator[tuple[str, dict[str, Any
                 raise buffer.broken(f"{key} is a {type(value).__name__}, not an object")
             yield key, value
             if buffer.peek() == "}":
-                return
+                return buffer.end()
             buffer.expect(",")
 
 
@@ -122,6 +122,12 @@ class _Buffer:
         if found != character:
             raise self.broken(f"expected {character!r}, found {found!r}" if found else "it ends")
         self.at += 1
+
+    def end(self) -> None:
+        """The object closes here, and the file with it."""
+        self.expect("}")
+        if found := self.peek():
+            raise self.broken(f"expected nothing more, found {found!r}")
 
     def value(self) -> Any:
         self.peek()

@@ -27,6 +27,7 @@ from longtail.benchmarks.scene_features import BLOCK, Detector, shares
 from longtail.benchmarks.scene_world import HEIGHT, WIDTH, View, World, frequency, kinds, views
 from longtail.downloads import cache_folder
 from longtail.files import write_json
+from longtail.reading import parse_json
 
 FAMILIES: tuple[tuple[int, Callable[[Draw, View], Asked | None]], ...] = (
     (26, ask.query_attribute),  # shares about as in GQA's balanced questions
@@ -69,7 +70,7 @@ def ensure_world(world: World, folder: Path | None = None) -> Path:
     target = folder.expanduser() if folder else cache_folder("vqa") / f"world-{key}"
     mark = target / MARK
     if mark.is_file():
-        if json.loads(mark.read_text(encoding="utf-8")) != json.loads(text):
+        if parse_json(mark, dict) != json.loads(text):
             raise ValueError(f"{target} holds another generated world; choose another folder")
         return target
     if target.exists() and any(target.iterdir()):

@@ -121,7 +121,7 @@ def build(settings: Settings, seed: int) -> Benchmark:
 def read_content(settings: Settings) -> PreparedVQA:
     """Questions, answers, tasks and regions."""
     if settings.prepared:
-        folder = Path(settings.prepared)
+        folder = Path(settings.prepared).expanduser()
         if not (folder / "names.json").exists():
             raise ValueError(f"{folder} is no prepared benchmark: it has no names.json")
         return PreparedVQA.load(folder, Regions.load(folder / "regions"))
