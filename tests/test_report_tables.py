@@ -121,7 +121,12 @@ def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
     row = checks.find(table.rows, method="ewc", policy="reset")
     assert row["diverged"] == 1
     assert row["RP"] > 0
-    assert any("1 runs ended in NaN" in note for note in table.notes)
+    assert any("1 runs ended in NaN" in note and "†" in note for note in table.notes)
+    marked = [cell.diverged for _, line in tables.grid(table).lines for cell in line if cell]
+    assert sum(marked) == len(table.metrics)  # the cells of this row, as the note says
+    for text in (formats.markdown(table), formats.text(table), formats.as_html(table)):
+        assert text.count("†") == len(table.metrics) + 1
+    assert formats.latex(table).count(r"\dag{}") == len(table.metrics) + 1
     json.loads(
         formats.as_json(table, {"checks": [{"x": float("nan")}]}), parse_constant=pytest.fail
     )
@@ -188,6 +193,13 @@ def test_checks_compute_their_claims_and_miss_their_rows_loudly(tmp_path: Path):
     assert len(checks.run(["mc_improves"], rows)) == 3
     with pytest.raises(ValueError, match="mc_improves"):
         checks.run(["mc_improve"], rows)
+    alone = [{"method": "multitask", "policy": "reset", "RP": 1.0}]  # as when half a study is done
+    for name in ("multitask_is_best", "order_of_methods", "json:loads"):
+        (found,) = checks.run([name], alone)
+        assert not found["holds"]
+        assert "Error" in found["numbers"]["missing"]
+    with pytest.raises(ValueError, match="not a function"):
+        checks.lookup("longtail:__version__")
 
 
 def test_policies_are_compared_seed_by_seed(tmp_path: Path):

@@ -64,12 +64,16 @@ def _cell_text(cell: Cell | None, unit: str, bold: Callable[[str], str], pm: str
     if cell is None:
         return "-"
     mean = number(cell.mean, unit)
-    parts = [bold(mean) if cell.best else mean]
+    parts = [(bold(mean) if cell.best else mean) + _mark(cell)]
     if cell.se is not None:
         parts.append(f"{pm} {number(cell.se, unit, cell.mean)}")
     if cell.paper is not None:
         parts.append(f"({cell.paper:g})")
     return " ".join(parts)
+
+
+def _mark(cell: Cell) -> str:
+    return "†" if cell.diverged else ""
 
 
 def _arrow(table: Table, metric: str, up: str = "↑", down: str = "↓") -> str:
@@ -124,6 +128,7 @@ def latex(table: Table) -> str:
     lines += [" & ".join(heads) + " \\\\", "\\midrule"]
     for names, cells in g.lines:
         shown = [_cell_text(c, table.unit, lambda s: f"\\textbf{{{s}}}", "$\\pm$") for c in cells]
+        shown = [cell.replace("†", _TEX["†"]) for cell in shown]
         lines.append(" & ".join([*map(_tex, names), *shown]) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
 
@@ -174,6 +179,7 @@ def _rich_cell(cell: Cell | None, unit: str) -> Text:
     if cell is None:
         return Text("-", style="dim")
     shown = Text(number(cell.mean, unit), style="bold" if cell.best else "")
+    shown.append(_mark(cell))
     if cell.se is not None:
         shown.append(f" ±{number(cell.se, unit, cell.mean)}", style="dim")
     if cell.paper is not None:
@@ -215,7 +221,7 @@ def _html_cell(cell: Cell | None, unit: str) -> str:
     if cell is None:
         return "<td>-</td>"
     mean = number(cell.mean, unit)
-    shown = f"<strong>{mean}</strong>" if cell.best else mean
+    shown = (f"<strong>{mean}</strong>" if cell.best else mean) + _mark(cell)
     if cell.se is not None:
         shown += f' <span class="se">±{number(cell.se, unit, cell.mean)}</span>'
     if cell.paper is None or cell.agreement is None:

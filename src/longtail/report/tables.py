@@ -46,6 +46,7 @@ class Cell:
     paper: float | None
     best: bool
     agreement: str | None  # "close", "near", "far" from the paper
+    diverged: bool = False  # without the seeds that ended in NaN
 
 
 @dataclass(frozen=True)
@@ -221,9 +222,8 @@ def _cell(row: dict[str, Any] | None, metric: str, unit: str, best: float | None
     theirs = row.get(f"{metric}_paper")
     close = paper.agreement(mean, theirs, unit) if theirs is not None and _finite(mean) else None
     is_best = best is not None and number(mean, unit) == number(best, unit)
-    return Cell(
-        mean, row.get(f"{metric}_se"), theirs, is_best and row["method"] != "multitask", close
-    )
+    is_best = is_best and row["method"] != "multitask"
+    return Cell(mean, row.get(f"{metric}_se"), theirs, is_best, close, bool(row.get("diverged")))
 
 
 def number(value: float | None, unit: str, like: float | None = None) -> str:
