@@ -51,6 +51,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/missing":
             self.send_error(404)
             return
+        if self.path in ("/moved", "/circle"):
+            self.send_response(302)
+            self.send_header("Location", "/a.bin" if self.path == "/moved" else self.path)
+            self.end_headers()
+            return
         if server.answers:
             self.send_error(server.answers.pop(0))
             return
@@ -142,6 +147,14 @@ def test_a_missing_file_is_tried_elsewhere(server: Server, tmp_path: Path) -> No
     remote = Remote("a.bin", (server.url("missing"), server.url()), sha256=SHA)
     assert fetch(remote, tmp_path, pause=0).read_bytes() == BODY
     assert len(server.asked) == 2  # asking for what is not there again would not change it
+
+
+def test_redirections_are_followed_but_not_in_a_circle(server: Server, tmp_path: Path) -> None:
+    moved = Remote("a.bin", (server.url("moved"),), sha256=SHA)
+    assert fetch(moved, tmp_path, pause=0).read_bytes() == BODY
+    with pytest.raises(DownloadError, match=r"circle answered 302 .*infinite loop\.$"):
+        fetch(Remote("b.bin", (server.url("circle"),)), tmp_path, pause=0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin"]
 
 
 def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:

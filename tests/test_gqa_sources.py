@@ -1,6 +1,7 @@
 """From files in GQA's form to tasks, rows and regions, and `longtail data vqa`."""
 
 import argparse
+import errno
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from longtail.benchmarks import gqa_data, gqa_sources
 from longtail.benchmarks.gqa_options import DataOptions
-from longtail.benchmarks.gqa_prepared import PreparedVQA, random_content
+from longtail.benchmarks.gqa_prepared import PreparedVQA, random_content, whole_folder
 from longtail.benchmarks.gqa_questions import Question
 from longtail.benchmarks.gqa_stream import Problems
 from longtail.benchmarks.gqa_tasks import Mentions, segments, select_tasks
@@ -195,6 +196,17 @@ def test_random_content_survives_a_round_trip(tmp_path: Path) -> None:
     assert list(found.questions) == list(made.questions)
     np.testing.assert_array_equal(found.train(3), made.train(3))
     np.testing.assert_array_equal(found.regions.features, made.regions.features)
+
+
+def test_a_full_disk_leaves_nothing_and_is_said_where(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="No space left") as full,
+        whole_folder(tmp_path / "to") as work,
+    ):
+        (work / "half").write_text("written")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert full.value.filename == str(tmp_path / "to")
+    assert not list(tmp_path.glob("*to*"))
 
 
 @pytest.mark.parametrize(

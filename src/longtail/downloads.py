@@ -151,7 +151,8 @@ def _fetch_from(
             return
         except urllib.error.HTTPError as error:
             error.close()
-            problem = f"{url} answered {error.code} {error.reason}"
+            said, *_ = str(error.reason).split("\n")  # three lines, of a redirection in a circle
+            problem = f"{url} answered {error.code} {said}"
             if error.code < 500 and error.code not in (408, 416, 429):
                 raise DownloadError(problem) from None  # asking again would not change it
             if error.code == 416:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.files import write_json
+from longtail.files import naming, write_json
 from longtail.reading import parse_json
 
 GEOMETRY = 6
@@ -148,7 +148,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     work.chmod(0o755)
     try:
-        yield work
+        with naming(target):
+            yield work
         try:
             os.replace(work, target)  # takes the place of nothing, or of an empty folder
         except OSError as error:
