@@ -199,12 +199,13 @@ def test_random_content_survives_a_round_trip(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing_and_is_said_where(tmp_path: Path) -> None:
-    with (
-        pytest.raises(OSError, match="No space left") as full,
-        whole_folder(tmp_path / "to") as work,
-    ):
-        (work / "half").write_text("written")
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def fill() -> None:
+        with whole_folder(tmp_path / "to") as work:
+            (work / "half").write_text("written")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as full:
+        fill()
     assert full.value.filename == str(tmp_path / "to")
     assert not list(tmp_path.glob("*to*"))
 
