@@ -123,6 +123,8 @@ def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
         ("[resources]\ncpus = 'two'", "resources.cpus must be number, got 'two'"),
         ("[resources]\ncpus = 0", "resources.cpus must be above zero, got 0.0"),
         ("[resources]\ngpus = -1", "resources.gpus must be above zero, got -1.0"),
+        ("[resources]\ncpus = nan", "resources.cpus must be above zero, got nan"),
+        ("[resources]\ngpus = inf", "resources.gpus must be above zero, got inf"),
         ("[resources]\ncpu = 2", "resources.cpu = 2: unknown key of [resources] 'cpu'"),
         ("[report]\ntitel = 'x'", "did you mean 'title'?"),
         ("[select]\nkeys = 'train.lr'", "did you mean 'key'?"),
@@ -133,6 +135,15 @@ def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
         ("[report]\ncolumns = 'buffer'", "unknown label in [report] 'buffer'"),
         ("[report]\npair = ['continual', 'carry']", "unknown policy in report.pair 'carry'"),
         ({"methods": 'name = "../up"'}, "name = '../up'"),
+        ({"methods": 'name = ".."'}, "name = '..'"),
+        ({"methods": 'name = ""'}, "name = ''"),
+        ({"seeds": "seeds = [9223372036854775808]"}, "seeds must be below 2**63"),
+        ("[grid]\nseed = [1, 2]", "give seeds at the top of the file"),
+        ("[grid]\noptimizer = ['reset']", "give optimizers at the top of the file"),
+        ({"methods": "optimizers = ['reset']\npolicies = [{name = 'a'}]"}, "not both"),
+        ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'b'", "'a' and 'b' of [[policies]] do"),
+        ("[[policies]]\nname = 'a'\nRP = 3", "RP = 3 in the row 'a'"),
+        ("[[policies]]\nname = 'a'\nseed = 3", "seed = 3 in the row 'a'"),
         ("[method]\nbufer = 3", "method.bufer = 3"),
         ("[method.finetun]\nx = 3", "did you mean 'finetune'?"),
         ("[grid]\n'methods.bufer' = [3]", "grid.methods.bufer = [3]"),
@@ -187,6 +198,7 @@ def test_seeds_and_conditions(tmp_path: Path):
     runs = expand(read(study_file(tmp_path)))
     assert len(matching(runs, ["policy=reset", "seed=1"])) == 1
     assert len(matching(runs, ["data.tasks=12"])) == 4
+    assert len(matching(runs, ["train.lr=1e-2", "policy.boundary=true"])) == 4
     with pytest.raises(ValueError, match=r"polcy.*policy"):
         matching(runs, ["polcy=reset"])
 

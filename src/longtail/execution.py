@@ -122,7 +122,7 @@ def execute_jobs(
 ) -> None:
     cpus = study.resources.get("cpus")
     options = Options(
-        args.device, int(cpus) if cpus else None, args.snapshot_minutes, tuple(args.log)
+        args.device, max(1, int(cpus)) if cpus else None, args.snapshot_minutes, tuple(args.log)
     )
     with shown:
         if args.engine == "ray":

@@ -51,7 +51,7 @@ from typing import Any
 from longtail.labels import label_names
 from longtail.settings import POLICY_FIELDS, RunConfig, flatten, options, read_toml, resolve
 from longtail.study_file import check_method_settings, checked
-from longtail.values import unknown
+from longtail.values import parse, unknown
 
 EXAMPLES = """examples:
   longtail study studies/table1.toml --dry-run            the runs it stands for, and an estimate
@@ -110,7 +110,7 @@ def read(path: Path, seeds: str | None = None) -> Study:
         resources=tree.get("resources", {}),
         report=tree.get("report", {}),
     )
-    if Path(study.name).name != study.name:
+    if Path(study.name).name != study.name or study.name in ("", ".."):
         raise ValueError(f"name = {study.name!r}: it names the study's folder, so it has no slash")
     if study.select and study.select.get("key") not in study.grid:
         raise ValueError(f"select.key = {study.select.get('key')!r} is not a key of [grid]")
@@ -123,6 +123,13 @@ def parse_seeds(value: Any) -> list[int]:
     >>> parse_seeds("0-2,7")
     [0, 1, 2, 7]
     """
+    found = _listed_seeds(value)
+    if max(found) >= 2**63:  # a stack keeps its seeds in a tensor
+        raise ValueError(f"seeds must be below 2**63, got {max(found)}")
+    return found
+
+
+def _listed_seeds(value: Any) -> list[int]:
     if type(value) is int and value >= 0:
         return [value]
     if isinstance(value, list) and value and all(type(v) is int and v >= 0 for v in value):
@@ -150,7 +157,10 @@ def expand(study: Study) -> list[Planned]:
                 first = resolve(study.benchmark, flags=config)
                 for seed in study.seeds:
                     planned = Planned(replace(first, seed=seed), labels)
-                    found.setdefault(planned.id, planned)
+                    other = found.setdefault(planned.id, planned).labels["policy"]
+                    if other != labels["policy"]:  # one of them would not be in the table
+                        names = f"{other!r} and {labels['policy']!r}"
+                        raise ValueError(f"{names} of [[policies]] do the same for {method}")
     return list(found.values())
 
 
@@ -211,6 +221,8 @@ def matching(runs: list[Planned], conditions: list[str]) -> list[Planned]:
         known = {k for run in runs for k in _named(run)}
         if runs and key not in known:
             raise unknown("key of --only", key, known)
+        # 1e-3 is 0.001, and true is True
+        values |= {str(parse(value)) for value in values}
         runs = [run for run in runs if str(_named(run).get(key)) in values]
     return runs
 

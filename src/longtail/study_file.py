@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from longtail.labels import RESERVED
 from longtail.report import checks, paper
+from longtail.report.groups import measured
 from longtail.settings import POLICY_FIELDS, method_names, options
 from longtail.values import check, flatten, unknown
 
@@ -24,6 +27,8 @@ TABLES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 ROW_KEYS = ("name", "optimizer", "methods", *POLICY_FIELDS)
+# What names a run has keys of its own, in the plural, and is not for [grid].
+PLURALS = {"seed": "seeds", "method": "methods", "optimizer": "optimizers"}
 
 
 def checked(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def checked(tree: Mapping[str, Any]) -> dict[str, Any]:
         if name in found:
             found[name] = _table(found[name], types, f"{name}.", f"key of [{name}]")
     for key, value in found.get("resources", {}).items():
-        if value < 0 or (key == "cpus" and value == 0):
+        if not 0 <= value < math.inf or (key == "cpus" and value == 0):  # NaN neither
             raise ValueError(f"resources.{key} must be above zero, got {value!r}")
     methods = found.get("methods", ["finetune"])
     if not _texts(methods):
@@ -71,6 +76,8 @@ def _policies(tree: Mapping[str, Any], methods: Sequence[str]) -> list[dict[str,
     rows = tree.get("policies")
     if rows is None:
         return [{"name": o, "optimizer": o} for o in tree.get("optimizers", ["continual", "reset"])]
+    if "optimizers" in tree:
+        raise ValueError("optimizers and [[policies]]: a study has one of them, not both")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"policies must be rows, each begun by [[policies]], got {rows!r}")
     for row in rows:
@@ -92,6 +99,11 @@ def _row(row: Mapping[str, Any], methods: Sequence[str]) -> None:
                 f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
                 f"did you mean {near[0]!r}?"
             )
+        if key in RESERVED or measured(key):
+            raise ValueError(
+                f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
+                "a table has another column of this name"
+            )
     check(row.get("optimizer", ""), str, f"optimizer of the row {row['name']!r}")
     check(row.get("beta3", 0.0), float, f"beta3 of the row {row['name']!r}")
     only = row.get("methods", list(methods))
@@ -107,6 +119,8 @@ def _row(row: Mapping[str, Any], methods: Sequence[str]) -> None:
 def _grid(tree: Mapping[str, Any]) -> dict[str, list[Any]]:
     found = {_plural(key): values for key, values in flatten(tree).items()}
     for key, values in found.items():
+        if key in PLURALS:
+            raise ValueError(f"grid.{key} = {values!r}: give {PLURALS[key]} at the top of the file")
         if not isinstance(values, list) or not values:
             raise ValueError(f"grid.{key} must be a list of values, got {values!r}")
     return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from longtail.report.groups import METHOD_NAMES, measured
 
@@ -58,12 +58,12 @@ def lookup(name: str) -> Check:
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            found: Any = getattr(importlib.import_module(module), attribute)
+            found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"Check {name!r} cannot be imported: {error}") from None
         if not callable(found):
             raise ValueError(f"Check {name!r} is a {type(found).__name__}, not a function")
-        return found
+        return cast(Check, found)
     if name not in CHECKS:
         near = difflib.get_close_matches(name, CHECKS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(CHECKS)}"
