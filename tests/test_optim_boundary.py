@@ -125,6 +125,21 @@ def test_step_counts_survive_a_change_of_first_moment_policy(
     assert optimizer.state[params[0]]["past_exp_avg"].any()
 
 
+@pytest.mark.parametrize("name", ["first_moment", "second_moment"])
+def test_a_change_to_an_unknown_policy_is_refused_and_the_past_is_kept(
+    implementation: dict[str, Any], name: str
+) -> None:
+    params = parameters((2,))
+    optimizer = ContinualAdam(params, **implementation)
+    train(optimizer, params, range(4), boundary_after=[1])
+    optimizer.param_groups[0][name] = "tasks"
+    before = [x.clone() for x in states(optimizer, params)]
+    for act in (optimizer.step, optimizer.end_task):
+        with pytest.raises(ValueError, match=f"Invalid {name} value: 'tasks', must be one of"):
+            act()
+    assert_same(states(optimizer, params), before)
+
+
 class Wrapper:
     """Forwards what it knows and nothing else, as Accelerate's does."""
 

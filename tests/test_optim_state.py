@@ -115,6 +115,19 @@ def test_an_amsgrad_checkpoint_is_refused_and_nothing_changes() -> None:
     assert not continual._optimizer_load_state_dict_post_hooks
 
 
+@pytest.mark.parametrize("name", ["first_moment", "second_moment"])
+def test_a_checkpoint_with_an_unknown_policy_is_refused(name: str) -> None:
+    """Its steps would take it for "reset", without a word."""
+    params = parameters((3,))
+    optimizer = ContinualAdam(params)
+    train(optimizer, params, range(2))
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["param_groups"][0][name] = "of the future"
+    with pytest.raises(ValueError, match=f"Invalid {name} value: 'of the future'"):
+        optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["second_moment"] == "task"
+
+
 @pytest.mark.parametrize("missing", ["past_exp_avg_sq", "past_steps", "exp_avg", "step"])
 def test_missing_entries_are_filled_one_by_one(
     missing: str, implementation: dict[str, Any]

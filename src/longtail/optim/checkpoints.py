@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from longtail.optim.checks import check_moments
 from longtail.optim.state import state_dtype, task_count
 
 
@@ -31,6 +32,8 @@ def undoing_casts(optimizer: Optimizer) -> Iterator[None]:
         if any(group.get("amsgrad") for group in loaded["param_groups"]):
             name = type(optimizer).__name__
             raise ValueError(f"{name} cannot load a checkpoint with amsgrad=True")
+        for group in loaded["param_groups"]:
+            check_moments({**optimizer.defaults, **group})
         final.update(loaded)
 
     def restore(_: Optimizer) -> None:

@@ -46,15 +46,20 @@ def check_settings(group: dict[str, Any]) -> None:
                 raise ValueError(f"Tensor betas[{i}] must be 1-element")
     if isinstance(group["beta3"], Tensor) or not 0.0 <= group["beta3"] < 1.0:
         raise ValueError(f"Invalid beta3 value: {group['beta3']}")
-    for name, choices in MOMENTS.items():
-        if group[name] not in choices:
-            known = ", ".join(map(repr, choices))
-            raise ValueError(f"Invalid {name} value: {group[name]!r}, must be one of {known}")
+    check_moments(group)
     if group["fused"]:
         if group["differentiable"]:
             raise RuntimeError("`fused` does not support `differentiable`")
         if group["foreach"]:
             raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+
+
+def check_moments(group: dict[str, Any]) -> None:
+    """Raise for a policy that is none of ours; each of the steps would take it for another."""
+    for name, choices in MOMENTS.items():
+        if group[name] not in choices:
+            known = ", ".join(map(repr, choices))
+            raise ValueError(f"Invalid {name} value: {group[name]!r}, must be one of {known}")
 
 
 def check_rate(group: dict[str, Any]) -> None:

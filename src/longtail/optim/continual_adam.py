@@ -8,16 +8,11 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import (
-    Optimizer,
-    ParamsT,
-    _to_scalar,
-    _use_grad_for_differentiable,
-)
+from torch.optim.optimizer import Optimizer, ParamsT, _to_scalar, _use_grad_for_differentiable
 
 from longtail.optim import state as _state
 from longtail.optim.checkpoints import complete_group, undoing_casts
-from longtail.optim.checks import check_rate, check_settings
+from longtail.optim.checks import check_moments, check_rate, check_settings
 from longtail.optim.functional import continual_adam
 from longtail.optim.fused import end_task_of, end_tasks_together, step_together, uses_fused
 from longtail.optim.hooks import graph_capture_health_check, light_step, unmarked
@@ -192,6 +187,7 @@ class ContinualAdam(Optimizer):
         on_device = group["capturable"] or uses_fused(group)
         past_first = group["first_moment"] == "task"
         check_rate(group)
+        check_moments(group)
         for p in group["params"]:
             if p.grad is None:
                 continue
@@ -286,6 +282,8 @@ class ContinualAdam(Optimizer):
         keeps its past untouched; with no step taken anywhere nothing happens. All tensors are
         changed in place and, on a GPU, without waiting for it.
         """
+        for group in self.param_groups:
+            check_moments(group)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if end_tasks_together(self):
                 return

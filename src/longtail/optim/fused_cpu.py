@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from longtail.optim.checks import check_moments
 from longtail.optim.cpp import library
 from longtail.optim.state import is_plain
 
@@ -82,7 +83,11 @@ def usable(grad: Tensor, param: Tensor, stride: tuple[int, ...]) -> bool:
 
 
 def kernel_flags(decoupled: bool, maximize: bool, first_moment: str, second_moment: str) -> int:
-    return decoupled | 2 * maximize | _FIRST[first_moment] | _SECOND[second_moment]
+    try:
+        return decoupled | 2 * maximize | _FIRST[first_moment] | _SECOND[second_moment]
+    except KeyError:
+        check_moments({"first_moment": first_moment, "second_moment": second_moment})
+        raise
 
 
 class Table:
