@@ -19,6 +19,7 @@ from longtail.benchmarks.wsd_scores import Evaluation, best_is_gold
 from longtail.benchmarks.wsd_tasks import word_tasks
 from longtail.benchmarks.wsd_tokens import HashingTokenizer
 from longtail.cli import main
+from longtail.evaluation import evaluate_validation
 from longtail.replicas import build_model
 from longtail.settings import resolve
 from longtail.tasks import multitask, validation_share
@@ -195,6 +196,15 @@ def test_the_union_of_all_tasks_is_scored_once() -> None:
     assert (evaluation(right, union, range(5, 6)) == 1).all()  # another model, as after a resume
     right.known = Oracle(-1.0).known
     assert torch.equal(evaluation(right, union, range(1)), wanted[:1])  # it has learned again
+
+
+def test_the_union_is_validated_where_its_first_task_holds_nothing_out() -> None:
+    words = validation_share(word_tasks(PREPARED, seed=0), 0)
+    held = words.segments("validation")
+    assert held is not None
+    assert held.sizes[0] == 0 < held.sizes.sum()
+    assert evaluate_validation(Oracle(1.0), multitask(words), Evaluation()) == 1
+    assert evaluate_validation(Oracle(-1.0), multitask(words), Evaluation()) == 0
 
 
 def test_a_stack_scores_as_its_members_do() -> None:

@@ -63,7 +63,9 @@ class Evaluation:
         tasks = range(task, task + 1) if words is sequence else range(len(words))
         segments = words.segments("validation")
         assert segments is not None
-        self.validation_sizes = segments.sizes
+        # all tasks as one are one part, also where the first has no validation targets
+        union = np.array([segments.sizes.sum()])
+        self.validation_sizes = segments.sizes if words is sequence else union
         targets = words.targets("validation", tasks)
         return self.right(model, words.pairs, targets).mean(-1, dtype=torch.float64)
 
