@@ -135,6 +135,23 @@ def test_the_first_position_alone_is_that_of_all(kind: str) -> None:
         assert float((alone - whole).norm()) <= 1e-5 * float(whole.norm())
 
 
+def test_a_batch_of_no_sequences_has_no_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = "torch.nn.functional.scaled_dot_product_attention"
+    monkeypatch.setattr(attention, lambda *_, **__: None)  # what CUDA's is for no sequences
+    encoder = Encoder(EncoderConfig(40, 16, 2, 2, 24, 20))
+    ids, mask = torch.zeros(0, 11, dtype=torch.int64), torch.zeros(0, 11, dtype=torch.bool)
+    out = encoder(ids, mask)
+    assert out.shape == (0, 11, 16)
+    out.sum().backward()
+    assert all(p.grad is None or not p.grad.any() for p in encoder.parameters())
+    stacked = encoder.lifted()
+    hidden = encoder.embed(stacked, ids[None])
+    assert encoder.encode(stacked, hidden, mask[None], first=True).shape == (1, 0, 16)
+    stack = Replicas([encoder, encoder], policies=2)
+    inputs = ids.expand(2, 0, 11), mask.expand(2, 0, 11)
+    assert stack(inputs).shape == (2, 2, 0, 11, 16)
+
+
 def test_padding_changes_nothing() -> None:
     torch.manual_seed(0)
     encoder = Encoder(EncoderConfig(40, 16, 2, 2, 24, 20))
