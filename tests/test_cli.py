@@ -141,6 +141,15 @@ def test_config_of_a_run_repeats_it(capsys):
         (["run", "toy", "--method", "ewx"], "unknown method 'ewx'; did you mean 'ewc'?"),
         (["run", "toy", "--optimizer", "rest"], "unknown optimizer policy 'rest'"),
         (["run", "toy", "--epoch", "1"], "unknown flag --epoch, did you mean --epochs?"),
+        (["--quiet", "run", "toy"], "--quiet stands before the command"),
+        (
+            ["report", ".", "--no-pag"],
+            "longtail report: unknown flag --no-pag, did you mean --no-p",
+        ),
+        (
+            ["wsd", "predict", "a", "b", "c", "--topp=3"],
+            "longtail wsd predict: unknown flag --topp",
+        ),
         (["run", "toy", "--buffer", "3"], "unknown flag --buffer"),
         (["run", "toy", "--lr", "fast"], "train.lr must be number, got 'fast'"),
         (["run", "toy", "--lr"], "expected one argument"),

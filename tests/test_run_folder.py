@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -268,6 +269,16 @@ def test_snapshot_of_another_configuration_is_refused(tmp_path):
     os.replace(tmp_path / "b" / "config.toml", out / "config.toml")  # someone mixed up two folders
     with pytest.raises(ValueError, match=r"another configuration: train\.lr is 0\.003 there"):
         execute(other, out, quiet=True)
+
+
+def test_finished_run_keeps_its_settings_even_without_tasks_and_snapshot(tmp_path):
+    execute(small(), tmp_path, quiet=True)
+    before = (tmp_path / "config.toml").read_bytes()
+    (tmp_path / "tasks.json").unlink()  # somebody kept the results alone
+    shutil.rmtree(tmp_path / "snapshot")
+    with pytest.raises(ValueError, match=r"another configuration: train\.lr is"):
+        execute(small("train.lr=0.1"), tmp_path, quiet=True)
+    assert (tmp_path / "config.toml").read_bytes() == before
 
 
 def test_full_disk_is_a_clear_error_and_the_last_snapshot_stays(tmp_path, monkeypatch):

@@ -218,6 +218,8 @@ def test_executes_reports_and_later_computes_only_what_is_new(tmp_path: Path, ca
     assert study(path, "--out", out, "--no-report") == 0
     assert "2 runs computed, 4 were finished before" in capsys.readouterr().out
     assert stack.stat().st_mtime_ns == before
+    assert study(out / "study.toml", "--out", out, "--no-report") == 0  # the folder's own copy
+    assert "6 were finished before" in capsys.readouterr().out
     assert study(path, "--out", out, "--dry-run", "--quiet") == 0
     assert "6 runs, 6 finished" in " ".join(capsys.readouterr().out.split())
 

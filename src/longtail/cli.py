@@ -44,8 +44,18 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args=None, namespace=None):  # type: ignore[override]
         parsed, extra = self.parse_known_args(args, namespace)
         if extra:
-            self.error(unknown_argument(extra[0], self))
+            command = _command_parser(self, parsed)
+            command.error(unknown_argument(extra[0], command))
         return parsed
+
+
+def _command_parser(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Any:
+    """The parser of the command that was given, whose flags are those one may have meant."""
+    for action in parser._actions:
+        chosen = getattr(parsed, action.dest, None)
+        if isinstance(action, argparse._SubParsersAction) and chosen in action.choices:
+            return _command_parser(action.choices[chosen], parsed)
+    return parser
 
 
 def unknown_argument(argument: str, parser: argparse.ArgumentParser) -> str:
@@ -144,7 +154,9 @@ def _dispatch(argv: list[str]) -> int:
     if command == "run":  # its flags depend on the benchmark and the method
         from longtail.commands.run import parse
 
-        args = parse(argv[argv.index("run") + 1 :])
+        if argv[0] != "run":
+            parser.error(f"{argv[0]} stands before the command: `longtail run` has its own flags")
+        args = parse(argv[1:])
     else:
         args = parser.parse_args(argv)
     if getattr(args, "version", False):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from longtail import preload
-from longtail.files import FolderLock, write_json
+from longtail.files import FolderLock, write_atomic, write_json
 from longtail.jobs import Job, Options, finished_ids, make_jobs, name
 from longtail.loggers import require
 from longtail.overview import Overview, overview
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return dry_run(study, wanted, jobs, out, args)
     with FolderLock(out):
-        shutil.copyfile(args.file, out / "study.toml")
+        write_atomic(out / "study.toml", args.file.read_bytes())  # which it may be itself
         listed = with_earlier(study, planned, before, finished_ids(out))
         plan = make_plan(study, args.file, listed, jobs, earlier)
         write_json(out / "plan.json", {**plan, "command": command_line(args)})

@@ -157,7 +157,8 @@ def _claim(
     dump: Callable[[dict[str, Any]], str],
 ) -> None:
     """Write the settings into a new folder; refuse one that was started with others."""
-    begun = any((path.parent / name).exists() for name in ("tasks.json", "snapshot"))
+    marks = ("tasks.json", "snapshot", "summary.json", "runs.json")
+    begun = any((path.parent / name).exists() for name in marks)
     if not path.exists() or not begun:  # settings whose benchmark could not be built bind nobody
         write_atomic(path, dump(config))
         return
