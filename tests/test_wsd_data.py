@@ -4,6 +4,7 @@ import json
 import random
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wordnet_files import install_nltk
@@ -96,6 +97,30 @@ def test_what_is_no_archive_or_a_damaged_one_is_named(
     with pytest.raises(ValueError, match=r"WNdb\.tar\.gz is not a readable tar archive: "):
         wsd_data._unpack(archive, folder / "unpacked")
     assert not (folder / "unpacked").exists()
+
+
+def test_unpacking_that_was_broken_off_is_begun_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, place = folder / "WNdb.tar.gz", folder / "unpacked"
+    with tarfile.open(archive, "w:gz") as packed:
+        for name in ("index.sense", "data.noun", "data.verb", "data.adj", "data.adv"):
+            packed.add(folder / "wordnet" / name, f"dict/{name}")
+    write, written = tarfile.TarFile.makefile, []
+
+    def full(self: tarfile.TarFile, *args: Any) -> None:
+        written.append(args)
+        if len(written) == 4:
+            raise OSError("No space left on device")
+        write(self, *args)
+
+    monkeypatch.setattr(tarfile.TarFile, "makefile", full)
+    with pytest.raises(OSError, match="No space left"):
+        wsd_data._unpack(archive, place)
+    assert any(place.rglob("data.*"))
+    assert wsd_data.find(place) == (None, None)
+    assert wsd_data._unpack(archive, place) == place / "dict"
+    assert len([*(place / "dict").iterdir()]) == 5
 
 
 def test_prediction_finds_the_wordnet_that_was_fetched(folder: Path) -> None:

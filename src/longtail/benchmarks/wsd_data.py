@@ -141,7 +141,9 @@ def _fetch(remote: Remote, folder: Path, progress: Meter | None) -> Path:
 
 def _unpack(archive: Path, folder: Path) -> Path:
     with open_tar(archive) as tar:
-        tar.extractall(folder, filter="data")
+        # WordNet is found by index.sense: after the others, a start broken off is made once more
+        members = sorted(tar.getmembers(), key=lambda member: member.name.endswith("index.sense"))
+        tar.extractall(folder, members, filter="data")
     found = find(folder)[1]
     if found is None:
         raise ValueError(f"{archive} has no index.sense")
