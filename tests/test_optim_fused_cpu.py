@@ -340,3 +340,20 @@ def test_two_processes_may_compile_at_once(tmp_path: Path) -> None:
     assert [p.communicate(timeout=120)[0].strip() for p in both] == [str(tmp_path)] * 2
     assert [p.returncode for p in both] == [0, 0]
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_cache_is_in_the_home_folder_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LONGTAIL_CACHE", "~/cache")
+    assert cpp.cache_folder() == tmp_path / "home" / "cache"
+
+    def homeless(path: str) -> str:  # as os.path answers a container's user without a home
+        return path
+
+    monkeypatch.setattr("os.path.expanduser", homeless)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path / prefix))
+    assert cpp.cache_folder() == tmp_path / "longtail-"
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]

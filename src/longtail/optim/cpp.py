@@ -74,14 +74,15 @@ def cache_folder() -> Path:
     if named := os.environ.get("LONGTAIL_CACHE"):
         folder = Path(named)
     elif sys.platform == "darwin":
-        folder = Path("~/Library/Caches/longtail").expanduser()
+        folder = Path("~/Library/Caches/longtail")
     elif sys.platform == "win32":
-        folder = Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "longtail"
+        folder = Path(os.environ.get("LOCALAPPDATA", "~")) / "longtail"
     else:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "longtail"
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "longtail"
     try:
+        folder = folder.expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: a container's user may have no home
         folder = None
     if folder is None or not os.access(folder, os.W_OK):
         return Path(tempfile.mkdtemp(prefix="longtail-"))
