@@ -161,7 +161,7 @@ def build_optimizer(
         betas=settings.betas,
         eps=settings.eps,
         weight_decay=settings.weight_decay,
-        fused=settings.fused or None,
+        fused=settings.fused,  # not None for False, which would be fused on a GPU
         **options,
     )
 
