@@ -41,7 +41,7 @@ def continual_adam(
     first_moment: str = "reset",
     second_moment: str = "task",
 ) -> None:
-    """Functional form of a step of :class:`ContinualAdam`; unused lists may be empty."""
+    """Functional form of a step; ``past_exp_avgs`` may be empty without ``first_moment="task"``."""
     if fused is None and foreach is None:
         _, foreach = _default_to_fused_or_foreach(params, differentiable, use_fused=False)
         if foreach and isinstance(lr, Tensor) and not capturable:
