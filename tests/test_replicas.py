@@ -165,6 +165,8 @@ def test_helpers_reduce_per_replica() -> None:
     torch.testing.assert_close(value, torch.stack(expected))
     torch.testing.assert_close(dot(a, b, ()), value.sum())
     assert broadcast(value, a[0]).shape == (S, 1, 1)
+    numbers = [torch.arange(S) + 1.0]  # a parameter of one number, as a temperature is
+    torch.testing.assert_close(dot(numbers, numbers, (S,)), (torch.arange(S) + 1.0) ** 2)
 
 
 def test_mistakes_are_named() -> None:

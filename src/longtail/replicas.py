@@ -236,7 +236,8 @@ def dot(a: Sequence[Tensor], b: Sequence[Tensor], lead: tuple[int, ...]) -> Tens
     if not lead:
         terms = [torch.dot(x.flatten(), y.flatten()) for x, y in zip(a, b, strict=True)]
         return torch.stack(terms).sum()
-    terms = [(x * y).flatten(1).sum(1) for x, y in zip(a, b, strict=True)]
+    # a model's single number is [S] here, which `flatten(1)` refuses
+    terms = [(x * y).reshape(len(x), -1).sum(1) for x, y in zip(a, b, strict=True)]
     return torch.stack(terms).sum(0)
 
 
