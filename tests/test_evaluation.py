@@ -9,6 +9,7 @@ from longtail.replicas import Replicas
 from longtail.tasks import (
     CLASSIFICATION,
     REGRESSION,
+    Objective,
     Segments,
     StackedExamples,
     TableSequence,
@@ -130,6 +131,13 @@ def test_a_task_without_tests_scores_nan(sequence):
     empty = from_tensors([("a", (x, y), (x, y)), ("b", (x, y), (x[:0], y[:0]))], CLASSIFICATION)
     found = evaluate(nn.Linear(6, 4), empty)
     assert np.isnan(found).tolist() == [False, True]
+
+
+def test_scores_that_are_not_one_per_example_are_refused():
+    own = Objective(lambda out, y: out[:, 0], lambda out, y: (out - y).square(), "own", False)
+    tasks = [("a", None, (torch.randn(3, 6), torch.randn(3)))]
+    with pytest.raises(ValueError, match=r"Invalid scores \(3, 3\): .* one number per example"):
+        evaluate(nn.Linear(6, 1), from_tensors(tasks, own))
 
 
 @pytest.mark.gpu

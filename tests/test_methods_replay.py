@@ -301,6 +301,16 @@ def test_a_loss_of_ones_own_is_what_is_trained(name: str) -> None:
     torch.testing.assert_close(loss, model(x).square().sum(-1).mean())
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_loss_that_is_not_one_number_per_example_is_refused(name: str) -> None:
+    """[B, 1] against [B] is broadcast to [B, B], the mistake every regression begins with."""
+    own = dataclasses.replace(REGRESSION, loss=lambda out, y: (out - y).square())
+    x, y = torch.randn(4, 6, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+    model = nn.Linear(6, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"Invalid losses \(4, 4\): .* one number per example"):
+        METHODS[name](model, own).loss((x, y))
+
+
 def test_replicas_see_the_draws_of_their_own_seeds() -> None:
     models = [mlp() for _ in range(3)]
     stack = Replicas(models, 2)

@@ -185,6 +185,12 @@ def _scores(
                 inputs = _expand(inputs, lead[1])
             outputs = model(inputs)
             found = [score(outputs, targets) for score in scorers]
+            for values in found:
+                if values.dim() != len(lead) + 1:  # [B, B], broadcast, would pass for B replicas
+                    raise ValueError(
+                        f"Invalid scores {tuple(values.shape)}: an objective gives one number per "
+                        "example"
+                    )
             scores = torch.stack(found) if len(found) > 1 else found[0][None]
             if task is None:
                 part = scores.sum(-1, keepdim=True, dtype=torch.float64)

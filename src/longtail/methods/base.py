@@ -106,6 +106,10 @@ class Method:
 
     def risk(self, losses: Tensor) -> Tensor:
         """[*lead, B] -> the sum over replicas of each one's mean: gradients stay apart."""
+        if losses.dim() != len(self.lead) + 1:  # [B, B], broadcast, would pass for B replicas
+            raise ValueError(
+                f"Invalid losses {tuple(losses.shape)}: an objective gives one number per example"
+            )
         if self.row_weights is not None:
             parts = losses.shape[-1] // len(self.row_weights)  # several batches end to end
             losses = losses.unflatten(-1, (parts, -1)) / parts if parts > 1 else losses
