@@ -213,6 +213,21 @@ def test_compare_two_folders(tmp_path: Path, capsys):
     assert "No finished run" in capsys.readouterr().err
 
 
+def test_compare_shows_a_run_that_diverged_and_no_two_scores_as_one(tmp_path: Path, capsys):
+    for name in "ab":
+        write_run(tmp_path / name, config("a_package.its_methods:OfALongName"))
+    path = tmp_path / "a" / "summary.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({**summary, "RP": None}))
+    assert report("--compare", tmp_path / "a", tmp_path / "b") == 0
+    line = next(x for x in capsys.readouterr().out.splitlines() if " RP " in x)
+    assert "a_package.its_methods:OfALongName" in line  # in a pipe nothing is cut off
+    assert "nan" in line
+    path.write_text(json.dumps({**summary, "score": "mse"}))
+    assert report("--compare", tmp_path / "a", tmp_path / "b") == 2
+    assert "the score of A is mse, that of B accuracy" in capsys.readouterr().err
+
+
 def test_compare_shows_percent_where_the_table_does(tmp_path: Path, capsys):
     for name in "ab":
         path = write_run(tmp_path / name, config()) / "summary.json"

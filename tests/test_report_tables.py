@@ -127,6 +127,12 @@ def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
     for text in (formats.markdown(table), formats.text(table), formats.as_html(table)):
         assert text.count("†") == len(table.metrics) + 1
     assert formats.latex(table).count(r"\dag{}") == len(table.metrics) + 1
+    scores = path.with_name("scores.jsonl")
+    lines = [json.loads(line) for line in scores.read_text().splitlines()]
+    lines[-1]["scores"] = dict.fromkeys(lines[-1]["scores"])
+    scores.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = checks.find(table_of(tmp_path).rows, method="ewc", policy="reset")["RP_curve"]
+    assert curve[-1] == pytest.approx(row["RP"])  # without this seed, as the means
     json.loads(
         formats.as_json(table, {"checks": [{"x": float("nan")}]}), parse_constant=pytest.fail
     )

@@ -45,7 +45,8 @@ def compare(a: Path, b: Path, *, console: Console, as_json: bool = False) -> int
             number(row["mean"], unit), interval if row["n"] > 1 else "-",
             f"{row['p']:.2g}" if row["n"] > 1 else "-", str(row["n"]),
         )  # fmt: skip
-    console.print(shown)
+    # A pipe has no width to keep to.
+    (console if console.is_terminal else Console(file=console.file, width=1000)).print(shown)
     return 0
 
 
@@ -58,7 +59,10 @@ def _matched(left: list[Group], right: list[Group]) -> list[tuple[Group, Group]]
 
 def _rows(one: Group, other: Group) -> list[dict[str, Any]]:
     name = one.name if one.name == other.name else f"{one.name} | {other.name}"
-    unit = "percent" if one.runs[0].summary.get("score") in PERCENT_SCORES else ""
+    scores = [g.runs[0].summary.get("score") for g in (one, other)]
+    if scores[0] != scores[1]:
+        raise ValueError(f"{name}: the score of A is {scores[0]}, that of B {scores[1]}")
+    unit = "percent" if scores[0] in PERCENT_SCORES else ""
     scale = 100.0 if unit else 1.0
     found = []
     for metric in METRICS:
@@ -66,7 +70,7 @@ def _rows(one: Group, other: Group) -> list[dict[str, Any]]:
         shared = sorted(a.keys() & b.keys())
         higher = one.runs[0].higher_is_better != (metric == "FGT")
         means = [_mean(list(x.values())) for x in (a, b)]
-        if not all(np.isfinite(means)):
+        if not any(np.isfinite(means)):  # one that diverged is shown as nan
             continue
         result: Paired = paired(
             np.array([b[s] for s in shared]),

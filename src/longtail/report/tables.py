@@ -112,7 +112,9 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
         row[f"{metric}_se"] = se
     after, curves = g.curves
     if len(after) > 1:  # evaluated along the way: what checks on growth are made from
-        row["RP_after"], row["RP_curve"] = after.tolist(), (curves.mean(0) * scale).tolist()
+        whole = curves[np.isfinite(curves).all(1)]  # of a diverged seed no mean has a part
+        mean = (whole if len(whole) else curves).mean(0)
+        row["RP_after"], row["RP_curve"] = after.tolist(), (mean * scale).tolist()
     if paper_key:
         theirs = paper.numbers(paper_key, row)
         row.update({f"{m}_paper": theirs[m] for m in METRICS if m in theirs})
