@@ -42,6 +42,27 @@ def test_last_point_of_the_curve_is_rp_weighted_by_test_size(tmp_path: Path):
     assert np.average(run.scores.own, weights=sizes(12)[1]) == pytest.approx(run.metric("LP"))
 
 
+@pytest.mark.parametrize("hole", [0, 5])
+def test_a_task_without_test_examples_leaves_the_curve_whole(tmp_path: Path, hole: int):
+    folder = write_run(tmp_path, config())
+    lines = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+    for line in lines:  # as `longtail run` writes it
+        line["scores"] |= {str(hole): None} if str(hole) in line["scores"] else {}
+    (folder / "scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tasks = json.loads((folder / "tasks.json").read_text())
+    tasks["test_sizes"][hole] = 0
+    (folder / "tasks.json").write_text(json.dumps(tasks))
+    results = load(tmp_path)
+    scores = results.runs[0].scores
+    assert scores is not None
+    assert np.isfinite(scores.curve[1:]).all()  # after the first there may be nothing to score
+    last = [v for v in lines[-1]["scores"].values() if v is not None]
+    assert scores.curve[-1] == pytest.approx(
+        np.average(last, weights=[n for n in tasks["test_sizes"] if n])
+    )
+    assert not results.problems
+
+
 def test_labels_are_what_varies_within_a_method_and_policy(tmp_path: Path):
     for lr in (0.1, 0.01):
         for seed in (0, 1):
