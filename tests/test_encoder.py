@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from longtail.models.encoder import Encoder, EncoderConfig
-from longtail.models.encoder_weights import locate
+from longtail.models.encoder_weights import locate, read_config
+from longtail.models.hf_encoder import load_encoder
 from longtail.replicas import Replicas
 
 SIZES = {
@@ -194,6 +196,17 @@ def test_frozen_embeddings_get_no_gradient() -> None:
     assert without == {"word_table", "position_table", "type_table"}
 
 
+@pytest.mark.parametrize(("kind", "offset"), [("bert", 0), ("roberta", 2), ("mpnet", 2)])
+def test_a_config_that_leaves_out_the_padding_means_its_kinds(
+    kind: str, offset: int, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**SIZES, "model_type": kind}))
+    assert read_config(tmp_path).position_offset == offset
+    without = json.dumps({**SIZES, "model_type": kind, "pad_token_id": None})
+    (tmp_path / "config.json").write_text(without)
+    assert read_config(tmp_path).position_offset == offset
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -217,6 +230,17 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ValueError, match="model_type 'gpt2' has no fast encoder"):
         Encoder.from_pretrained(tmp_path)
+    for content, reason in (
+        (b"\xff", "cannot be read: 'utf-8'"),
+        (b"{", "cannot be read: "),
+        (b"[]", "holds a list, not the settings of a model"),
+        (b'{"model_type": ["bert"]}', "model_type .'bert'. is not a name"),
+    ):
+        (tmp_path / "config.json").write_bytes(content)
+        with pytest.raises(ValueError, match=rf"config\.json:? {reason}"):
+            Encoder.from_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=rf"config\.json:? {reason}"):
+            load_encoder(tmp_path)
     with pytest.raises(ValueError, match="Unknown activation 'swish'"):
         EncoderConfig(40, 16, 2, 2, 24, 20, activation="swish")
     with pytest.raises(ValueError, match="hidden 16 is no multiple of heads 3"):

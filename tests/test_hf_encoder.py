@@ -77,6 +77,13 @@ def test_a_model_that_is_no_encoder_of_text_is_refused(
     assert f"{source} cannot be loaded as an encoder: {reason}" in capsys.readouterr().err
 
 
+def test_a_model_that_transformers_does_not_know_is_refused_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "unheard of"}')
+    with pytest.raises(ValueError, match=r"cannot be loaded as an encoder: .*unheard of") as error:
+        load_encoder(tmp_path)
+    assert "\n" not in str(error.value)
+
+
 def test_a_model_without_a_limit_reads_pairs_of_any_length(tmp_path: Path) -> None:
     saved(tmp_path, "XLNet", vocab_size=40, d_model=16, n_layer=1, n_head=2, d_inner=24)
     encoder = load_encoder(tmp_path)

@@ -89,20 +89,31 @@ def locate(source: str | Path) -> Path:
     raise ValueError(f"no folder {str(source)!r} and no such Hugging Face model: {reason}")
 
 
+def read_kind(path: Path) -> tuple[str, dict[str, Any]]:
+    """What a config.json says the model is, and all that it says."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    if not isinstance(given, dict):
+        raise ValueError(f"{path} holds a {type(given).__name__}, not the settings of a model")
+    kind = given.get("model_type", "bert")  # absent in the oldest checkpoints and in Oscar's
+    if not isinstance(kind, str):
+        raise ValueError(f"{path}: model_type {kind!r} is not a name")
+    return kind, given
+
+
 def read_config(folder: Path) -> EncoderConfig:
     """The shape that config.json describes."""
     path = folder / "config.json"
-    try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    kind = given.get("model_type", "bert")  # absent in the oldest checkpoints and in Oscar's
+    kind, given = read_kind(path)
     if kind not in KINDS:
         raise ValueError(f"{path}: model_type {kind!r} has no fast encoder; known: {[*KINDS]}")
     if given.get("position_embedding_type", "absolute") != "absolute" or given.get("is_decoder"):
         raise ValueError(f"{path}: relative_key positions and decoders are not supported")
     offset = kind != "bert"  # the first token's position is the one after the padding's
-    pad = 1 if kind == "mpnet" else given.get("pad_token_id", 0)
+    pad = None if kind == "mpnet" else given.get("pad_token_id")
+    pad = int(offset) if pad is None else pad
     try:
         return EncoderConfig(
             vocab=given["vocab_size"],

@@ -12,7 +12,6 @@ device within its forward pass, the first capture ends the run with a sentence t
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.models.encoder import Encoder
-from longtail.models.encoder_weights import KINDS, locate
+from longtail.models.encoder_weights import KINDS, locate, read_kind
 
 
 class Shape(NamedTuple):
@@ -71,7 +70,7 @@ def can_stack(source: str | Path) -> bool:
     folder = Path(source).expanduser()
     path = folder / "config.json" if folder.is_dir() else _cached_config(str(source))
     try:
-        return path is None or _kind(path) in KINDS
+        return path is None or read_kind(path)[0] in KINDS
     except ValueError:
         return True
 
@@ -86,19 +85,10 @@ def _cached_config(name: str) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def _kind(path: Path) -> str:
-    """What config.json says the model is."""
-    try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    return given.get("model_type", "bert")  # absent in the oldest checkpoints
-
-
 def load_encoder(source: str | Path, dropout: float = 0.0) -> Encoder | AutoEncoder:
     """The encoder in a folder or of a name: ours where it has one for that kind of model."""
     folder = locate(source)
-    kind = _kind(folder / "config.json")
+    kind, _ = read_kind(folder / "config.json")
     if kind in KINDS:
         return Encoder.from_pretrained(folder, dropout=dropout)
     try:
@@ -116,7 +106,8 @@ def load_encoder(source: str | Path, dropout: float = 0.0) -> Encoder | AutoEnco
         with _no_bar():
             model = AutoModel.from_pretrained(folder, config=config, dtype=torch.float32)
     except (ValueError, OSError, KeyError) as error:
-        raise ValueError(f"{source} cannot be loaded as an encoder: {error}") from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{source} cannot be loaded as an encoder: {reason}") from None
     return AutoEncoder(model)
 
 
