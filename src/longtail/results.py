@@ -133,8 +133,10 @@ class Result:
             # every task so far, so this is a point of the RP curve
             if len(index) > min(learned, count - 1):
                 weights = np.ones(len(index)) if test_sizes is None else test_sizes[index]
-                after.append(learned + 1)
-                curve.append(_weighted(values, weights))
+                some = weights > 0  # a task without test examples has no score
+                if some.any():
+                    after.append(learned + 1)
+                    curve.append(float(np.average(values[some], weights=weights[some])))
         return TaskScores(
             names if len(names) == count else [f"task {i + 1}" for i in range(count)],
             _sizes(tasks.get("train_sizes"), count),
@@ -297,12 +299,6 @@ def _identity(config: dict[str, Any]) -> str:
 
 def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
-
-
-def _weighted(values: np.ndarray, weights: np.ndarray) -> float:
-    """The mean over tasks with test examples: the others have no score."""
-    some = weights > 0
-    return float(np.average(values[some], weights=weights[some])) if some.any() else float("nan")
 
 
 def _sizes(values: Any, count: int) -> np.ndarray | None:
