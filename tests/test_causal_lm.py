@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,39 @@ def test_gguf_becomes_a_folder(tmp_path: Path) -> None:
     assert tokens.end == END
     with pytest.raises(ValueError, match="no such file"):
         convert(tmp_path / "none.gguf", tmp_path / "x")
+
+
+def test_gguf_files_of_one_name_are_not_taken_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf = pytest.importorskip("gguf")
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))
+    models = []
+    for number in (0, 1):
+        (tmp_path / str(number)).mkdir()
+        theirs = their_llama(True)
+        with torch.no_grad():
+            theirs.model.norm.weight.mul_(1 + number)
+        write_gguf(gguf, theirs, tmp_path / f"{number}/model.gguf")
+        models.append(load(str(tmp_path / f"{number}/model.gguf")))
+    norms = [model.get_parameter("norm") for model in models]
+    torch.testing.assert_close(norms[1], 2 * norms[0])
+    (tmp_path / "0/model.gguf").unlink()
+    with pytest.raises(ValueError, match=r"no such file: .*0/model\.gguf"):
+        load(str(tmp_path / "0/model.gguf"))
+
+
+def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
+    their_llama(True).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "tokenizer.json").write_text("{")
+    (tmp_path / "config.json").write_text(json.dumps({**config, "eos_token_id": END}))
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokeniser: EOF"):
+        load_tokens(str(tmp_path))
+    for change in ({"hidden_size": None}, {"intermediate_size": 7}, {"num_hidden_layers": 9}):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ValueError, match=rf"^{tmp_path}: config\.json and weights do not fit"):
+            load(str(tmp_path))
 
 
 def write_gguf(gguf: Any, model: Any, path: Path) -> None:

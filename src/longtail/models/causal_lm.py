@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from longtail.downloads import cache_folder
+from longtail.downloads import cache_folder, digest
 from longtail.objectives import Objective
 from longtail.tasks import Ragged
 
@@ -120,13 +120,16 @@ def load(name: str, rank: int = 0) -> AnswerModel:
 def model_folder(name: str) -> Path:
     """Where a model lies: a folder, one of that name in the cache; a GGUF file is converted once.
 
-    A name that is none of these comes back as it is, for transformers to look up.
+    What was converted is known by its content, as many a file is called `model.gguf`. A name that
+    is none of these comes back as it is, for transformers to look up.
     """
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
         from longtail.models.causal_lm_gguf import convert
 
-        folder = cache_folder("models", path.stem)
+        if not path.is_file():
+            raise ValueError(f"no such file: {path}")
+        folder = cache_folder("models", f"{path.stem}-{digest(path)[:12]}")
         if not (folder / "config.json").exists():
             convert(path, folder)
         return folder

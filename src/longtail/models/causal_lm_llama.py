@@ -129,15 +129,19 @@ class Llama(AnswerModel):
     def from_pretrained(cls, folder: str | Path) -> Llama:
         """From config.json and model.safetensors as transformers writes them."""
         folder = Path(folder)
-        config = LlamaConfig.from_json(read_config(folder))
         shards = sorted(folder.glob("model*.safetensors"))
         if not shards:
             raise ValueError(f"{folder} has no model.safetensors")
         found = {k.removeprefix("model."): v for s in shards for k, v in read_weights(s).items()}
-        with torch.device("meta"):
-            model = cls(config)
-        state = {name: tensor.float() for name, tensor in fused(found, config).items()}
-        model.load_state_dict(state, assign=True)
+        try:
+            config = LlamaConfig.from_json(read_config(folder))
+            with torch.device("meta"):
+                model = cls(config)
+            state = {name: tensor.float() for name, tensor in fused(found, config).items()}
+            model.load_state_dict(state, assign=True)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            why = " ".join(str(error).split())
+            raise ValueError(f"{folder}: config.json and weights do not fit: {why}") from None
         for parameter in model.parameters():
             parameter.requires_grad_()
         return model

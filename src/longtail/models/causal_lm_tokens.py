@@ -53,18 +53,24 @@ def load_tokens(name: str) -> Pretrained:
     file = folder / "tokenizer.json"
     if file.exists() and end is not None:
         tokenizers = import_tokenizers(name)
-        return Pretrained(tokenizers.Tokenizer.from_file(str(file)), _first(end))
+        try:
+            found = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the package raises no narrower one
+            raise ValueError(f"{file} is no tokeniser: {error}") from None
+        return Pretrained(found, _first(end))
     try:
         from transformers import AutoTokenizer
     except ImportError:
         raise ValueError(f"model {name!r} needs transformers: pip install 'longtail[hf]'") from None
     try:
         found = AutoTokenizer.from_pretrained(name, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise not_here(name, error) from None
     backend = getattr(found, "backend_tokenizer", None)
     if backend is None:
         raise ValueError(f"the tokeniser of {name!r} has no fast form (tokenizer.json)")
+    if found.eos_token_id is None:
+        raise ValueError(f"model {name!r} names no token that ends a text (eos_token_id)")
     return Pretrained(backend, _first(found.eos_token_id))
 
 
