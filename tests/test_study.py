@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from longtail import cli
+from longtail import cli, engines
 from longtail.assembly import build_stack
 from longtail.engines import run_local
 from longtail.jobs import Options, make_jobs
@@ -352,6 +352,28 @@ class Broken(Finetune):
     def end_task(self, train):
         raise RuntimeError("no <b>luck</b>")
 '''
+
+
+def test_a_worker_whose_parent_was_killed_saves_and_leaves_without_a_traceback(
+    tmp_path: Path, monkeypatch
+):
+    ours, theirs = Pipe()
+    ours.send((1, tmp_path, Options(), list(sys.path)))
+    ours.send("a job")
+
+    def until_nobody_listens(job, out, options, send):
+        ours.close()
+        send("progress", {})  # which the worker takes for a request to stop
+        pytest.fail("it went on")
+
+    monkeypatch.setattr(engines, "attempt", until_nobody_listens)
+    monkeypatch.setattr(engines, "_pin", lambda slot, workers, options: options)
+    monkeypatch.setattr(os, "setpgrp", lambda: None)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        engines.work(theirs, 0, "cpu")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys, monkeypatch):

@@ -190,7 +190,8 @@ def work(pipe: Connection, slot: int, device: str) -> None:
             job = pipe.recv()
             attempt(job, out, options, send)
         except KeyboardInterrupt:
-            send("stopped", {})
+            with contextlib.suppress(OSError):  # saved all the same where nobody listens any more
+                pipe.send(("stopped", {}))
         except (EOFError, OSError):
             return
 
