@@ -327,6 +327,21 @@ def test_replicas_see_the_draws_of_their_own_seeds() -> None:
         alone.observe((x[1], y[1]))
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("reservoir", {}), ("derpp", {}), ("agem", {}), ("ewc", {"fisher_cap": 2})],
+)
+def test_what_is_chosen_at_random_needs_a_seed_for_every_replica(name: str, settings: dict) -> None:
+    """Without, a batch of as many rows as replicas would be stored the wrong way round."""
+    stack = Replicas([mlp() for _ in range(4)])
+    for seed, seeds in ((0, None), (torch.arange(3), 3)):
+        with pytest.raises(ValueError, match=f"4 replicas and the method {seeds} seeds"):
+            METHODS[name](stack, CLASSIFICATION, seed=seed, **settings)
+    with pytest.raises(ValueError, match="None replicas and the method 4 seeds"):
+        METHODS[name](mlp(), CLASSIFICATION, seed=torch.arange(4), **settings)
+    METHODS[name](stack, CLASSIFICATION, seed=torch.arange(4), **settings)
+
+
 @pytest.mark.parametrize("name", ["reservoir", "derpp", "agem"])
 @pytest.mark.parametrize("size", [0, -3])
 def test_a_buffer_without_room_is_refused(name: str, size: int) -> None:

@@ -62,10 +62,19 @@ class Method:
         self.model, self.objective, self.seed = model, objective, seed
         self.settings: Any = self.Settings(**settings)
         self.lead = lead_of(model)
+        if self.draws:
+            self.check_seed()
         self.outputs: Outputs = None
         # Weight of each row in its replica's mean, where batches are padded to a fixed shape;
         # what is drawn beside a batch is as large and weighs the same.
         self.row_weights: Tensor | None = None
+
+    def check_seed(self) -> None:
+        """For methods that choose at random; rows of replicas would pass for rows of examples."""
+        seeds = len(self.seed) if isinstance(self.seed, Tensor) else None
+        copies = self.lead[1] if self.lead else None
+        if seeds != copies:
+            raise ValueError(f"The model has {copies} replicas and the method {seeds} seeds")
 
     def loss(self, batch: Batch) -> Tensor:
         """The scalar to call `backward` on."""

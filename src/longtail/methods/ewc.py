@@ -47,6 +47,8 @@ class EWC(QuadraticPenalty):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        if self.settings.fisher_cap:
+            self.check_seed()
         self.fisher: Callable[[Examples, Tensor | None], list[Tensor]] = Fisher(
             self.model, self.objective, self.settings.fisher
         )
