@@ -3,6 +3,7 @@
 import argparse
 import errno
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         {"tasks": 0},
         {"occlusion": 1.5},
         {"noise": -1.0},
+        {"noise": math.nan},
         {"mention": "smell"},
         {"test_split": "train"},
     ],

@@ -26,6 +26,7 @@ def settings(**changes) -> Settings:
         ({"exponent": 0.0}, "exponent must be positive, got 0.0"),
         ({"exponent": math.nan}, "nan"),
         ({"noise": -0.5}, "-0.5"),
+        ({"noise": math.inf}, "inf"),
         ({"setting": "drift"}, "'drift'; known: same, perturb, shift"),
         ({"tasks": 0}, "tasks"),
         ({"cap": 3}, "cap must be at least minimum = 4, got 3"),

@@ -1,5 +1,6 @@
 import doctest
 import importlib
+import math
 import sys
 
 import numpy as np
@@ -46,11 +47,25 @@ def test_data_follow_from_their_own_seed():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("tasks", 0), ("classes_per_task", 11), ("zero_shot", 200), ("cap", 3), ("hidden", 0)],
+    [
+        ("tasks", 0),
+        ("classes_per_task", 11),
+        ("zero_shot", 200),
+        ("cap", 3),
+        ("hidden", 0),
+        ("noise", -1.0),
+        ("noise", math.nan),
+        ("spread", math.inf),
+        ("exponent", math.nan),
+    ],
 )
 def test_impossible_settings_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{value}"):
         toy.Settings(**{name: value})
+
+
+def test_a_tail_without_end_is_capped():  # and no warning: warnings are errors here
+    assert toy.task_sizes(toy.Settings(exponent=1e-9, zero_shot=0)).max() == 1000
 
 
 def test_every_setting_has_a_line_of_help():

@@ -1,5 +1,6 @@
 """Where the questions of a benchmark come from and which of them make a task: its settings."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -47,7 +48,7 @@ class DataOptions:
             if getattr(self, name) < 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
         for name in ("regions", "feature_width", "noise", "detector", "largest_task"):
-            if (getattr(self, name) or 0) < 0:
+            if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
         for name in ("occlusion", "tag_noise"):
             if not 0 <= getattr(self, name) <= 1:

@@ -91,8 +91,8 @@ class Settings:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.k <= self.d:
             raise ValueError(f"k must lie between 0 and d = {self.d}, got {self.k}")
-        if not self.noise >= 0:
-            raise ValueError(f"noise must not be negative, got {self.noise}")
+        if not 0 <= self.noise < math.inf:
+            raise ValueError(f"noise must be finite and not negative, got {self.noise}")
         if not self.exponent > 0:
             raise ValueError(f"exponent must be positive, got {self.exponent}")
         if self.cap < self.minimum:
@@ -104,7 +104,8 @@ class Settings:
 def task_sizes(settings: Settings) -> np.ndarray:
     """Training examples per task, largest first: floor(minimum * u^(-1/exponent)), capped."""
     u = 1.0 - uniform(settings.tasks, settings.size_seed, "sizes").numpy()
-    sizes = settings.minimum * u ** (-1.0 / settings.exponent)
+    with np.errstate(over="ignore"):  # infinity is capped too
+        sizes = settings.minimum * u ** (-1.0 / settings.exponent)
     return np.sort(np.minimum(sizes, settings.cap).astype(np.int64))[::-1].copy()
 
 

@@ -9,6 +9,7 @@ so a small task pulls the model towards its few classes, and what it learned of 
 easily lost. Sizes follow a power law; some tasks have no training examples (zero-shot).
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +70,10 @@ class Settings:
             raise ValueError(f"Invalid classes_per_task: {self.classes_per_task} of {self.classes}")
         if not 0 <= self.untrained < self.tasks:
             raise ValueError(f"Invalid zero_shot: {self.zero_shot} of {self.tasks} tasks")
-        if self.cap < self.minimum or self.exponent <= 0:
+        for name in ("spread", "noise"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"Invalid {name}: {getattr(self, name)}, should be at least 0")
+        if self.cap < self.minimum or not self.exponent > 0:
             raise ValueError(f"Invalid sizes: {self.minimum} to {self.cap}, {self.exponent}")
 
     @property
@@ -80,7 +84,8 @@ class Settings:
 def task_sizes(settings: Settings) -> np.ndarray:
     """Training examples per task, in the order drawn: large tasks tend to come early."""
     u = 1.0 - uniform(settings.tasks, settings.seed, "sizes").numpy()
-    sizes = np.minimum(settings.minimum * u ** (-1 / settings.exponent), settings.cap)
+    with np.errstate(over="ignore"):  # infinity is capped too
+        sizes = np.minimum(settings.minimum * u ** (-1 / settings.exponent), settings.cap)
     sizes = sizes.astype(np.int64)
     sizes = sizes[order_sampled(sizes, settings.seed)]
     sizes[permutation(settings.tasks, settings.seed, "zero-shot")[: settings.untrained]] = 0
