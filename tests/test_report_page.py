@@ -44,6 +44,27 @@ def test_page_holds_everything_and_fetches_nothing(tmp_path: Path, capsys):
     assert units[0]["name"] == "Finetune w/ MC, mean of 3 seeds"
 
 
+@pytest.mark.parametrize("methods", [("reservoir", "ewc"), ("ewc", "reservoir")])
+def test_statistics_name_labels_that_some_methods_alone_have(tmp_path: Path, methods):
+    planned = []
+    for method in methods:
+        for optimizer in ("continual", "reset"):
+            for buffer in (5, 10) if method == "reservoir" else (None,):
+                labels = {"method": method, "policy": optimizer}
+                settings = config(method, optimizer)
+                if buffer is not None:
+                    settings["methods"] = {"buffer": buffer}
+                    labels["buffer"] = buffer
+                write_run(tmp_path / identity(settings), settings)
+                planned.append({"id": identity(settings), "labels": labels})
+    (tmp_path / "plan.json").write_text(json.dumps({"runs": planned}))
+    assert report(tmp_path, "--no-figures", "--quiet") == 0
+    text = (tmp_path / "report.html").read_text()
+    section = text[text.index('<section id="statistics"') :]
+    rows = re.findall(r'<tr><th scope="row">([^<]*)</th><th scope="row">([^<]*)</th>', section)
+    assert {("Reservoir", "5"), ("Reservoir", "10"), ("EWC", "-")} <= set(rows)
+
+
 def test_task_named_like_markup_is_text(tmp_path: Path):
     names = ["<script>alert(1)</script>", "</script>", "{{css}}", *(f"w{i}" for i in range(9))]
     write_run(tmp_path, config(), names=names)

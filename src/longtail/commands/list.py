@@ -103,7 +103,7 @@ def module_line(module: str) -> str:
 
 
 def comment_line(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.lstrip("# ").strip() for line in lines if line.startswith("#")), "")
 
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from longtail.report.formats import as_html
-from longtail.report.groups import METHOD_NAMES
+from longtail.report.groups import display
 from longtail.report.statistics import EXACT_UP_TO, SAMPLES
 from longtail.report.tables import Table, number
 from longtail.results import Result, Results
@@ -132,15 +132,16 @@ def statistics_section(tests: list[dict[str, Any]], table: Table) -> str:
         "effect",
         "wins",
     }
-    named = [k for k in tests[0] if k not in skip]
-    named = [k for k in named if len({str(t[k]) for t in tests}) > 1] or named[:1]
+    # A label may be of some methods alone, such as the size of a buffer.
+    named = list(dict.fromkeys(k for t in tests for k in t if k not in skip))
+    named = [k for k in named if len({str(t.get(k)) for t in tests}) > 1] or named[:1]
     heads = [*(k.replace("_", " ") for k in named), "metric", "seeds", "difference", "95% interval",
              "p", "p, Holm", "Hedges' g", "better in"]  # fmt: skip
     rows = []
     for t in tests:
         value = {k: number(t[k], table.unit) for k in ("mean", "low", "high")}
         interval = f"{value['low']} to {value['high']}" if t["n"] > 1 else "-"
-        names = [METHOD_NAMES.get(str(t.get(k)), str(t.get(k))) for k in named]
+        names = [display(k, t.get(k)) for k in named]
         effect = _short(t["effect"]) if t["effect"] == t["effect"] else "-"
         cells = [str(t["n"]), value["mean"], interval, _p(t["p"], t["n"]), _p(t["p_holm"], t["n"])]
         cells += [effect, f"{t['wins']} of {t['n']}"]
