@@ -213,14 +213,29 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="seed of the search")
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name in ("trials", "runs", "tasks"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} must be at least 1, got {getattr(args, name)}")
+    if args.confirm < 0 or not args.minutes > 0 or not 0 <= args.random <= 1:
+        parser.error("--confirm must not be negative, --minutes positive, --random in [0, 1]")
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        text = args.out.read_text(encoding="utf-8") if args.out.exists() else ""
+    except OSError as error:
+        parser.error(f"--out {args.out}: {error.strerror}")
+    args.log = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            args.log.append(json.loads(line))
+        except ValueError as error:
+            parser.error(f"{args.out}:{number}: not JSON: {error}")
+    return args
 
 
 def main() -> None:
     args = arguments()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    text = args.out.read_text(encoding="utf-8") if args.out.exists() else ""
-    log = [json.loads(line) for line in text.splitlines()]
+    log = args.log
     if args.confirm:
         confirm(log, args)
         return

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import sys
 
 import numpy as np
@@ -95,6 +96,26 @@ def test_a_search_writes_its_log_and_goes_on(search, tmp_path, monkeypatch, caps
     assert all(line["origin"] for line in lines)
     assert len(lines[0]["RP"]["shift"]) == 11
     assert "best f" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--trials", "0"], "--trials must be at least 1, got 0"),
+        (["--minutes", "nan"], "--minutes positive"),
+        (["--out", "{folder}"], "--out .*: Is a directory"),
+        (["--out", "{folder}/broken.jsonl"], r"broken\.jsonl:2: not JSON"),
+    ],
+)
+def test_what_cannot_be_searched_is_said_in_a_sentence(
+    search, tmp_path, monkeypatch, capsys, flags, message
+):
+    (tmp_path / "broken.jsonl").write_text('{"f": 1}\n{"f": \n')
+    given = [flag.format(folder=tmp_path) for flag in flags]
+    monkeypatch.setattr(sys, "argv", ["x", "--out", str(tmp_path / "log.jsonl"), *given])
+    with pytest.raises(SystemExit, match="2"):
+        search.main()
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_the_best_are_tried_again_on_other_seeds(search, tmp_path, monkeypatch):
