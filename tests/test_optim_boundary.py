@@ -162,6 +162,15 @@ def test_end_task_reaches_through_wrappers(depth: int) -> None:
     assert optimizer.state[params[0]]["past_steps"].item() == 2
 
 
+@pytest.mark.parametrize("name", ["optimizer", "_optimizer", "optim"])
+def test_end_task_knows_what_wrappers_call_the_optimizer(name: str) -> None:
+    params = parameters((2,))
+    optimizer = ContinualAdamW(params)
+    train(optimizer, params, range(2))
+    end_task(SimpleNamespace(**{name: optimizer}))
+    assert optimizer.state[params[0]]["past_steps"].item() == 2
+
+
 def test_end_task_prefers_the_innermost_when_a_wrapper_poses_as_the_class() -> None:
     """Fabric's wrapper subclasses the optimizer's class and copies its attributes once."""
     params = parameters((2,))

@@ -225,6 +225,24 @@ def test_odd_layouts_and_mixed_dtypes_match_the_for_loop() -> None:
     assert_same([results[0][7]], [results[1][7]], **TOLERANCE)
 
 
+@pytest.mark.parametrize("odd", [torch._neg_view, torch.Tensor.bfloat16], ids=["negated", "half"])
+def test_gradients_whose_memory_is_not_their_value_are_copied(odd: Any) -> None:
+    if odd is torch.Tensor.bfloat16 and not hasattr(torch.Tensor, "grad_dtype"):
+        pytest.skip("before torch 2.10 a gradient has the parameter's dtype")
+    results = []
+    for kwargs in ({"fused": True}, {"foreach": False}):
+        p = Parameter(torch.ones(4))
+        optimizer = ContinualAdam([p], lr=0.1, **kwargs)
+        for i in range(6):
+            grad = torch.full((4,), 1.0 + i)
+            p.grad = None
+            p.grad_dtype = None  # any
+            p.grad = odd(grad) if i % 3 == 0 else grad  # the long way first, then the short one
+            optimizer.step()
+        results.append([p, *states(optimizer, [p])])
+    assert_same(results[0], results[1], rtol=1e-5, atol=1e-6)
+
+
 class Labelled(torch.Tensor):
     pass
 

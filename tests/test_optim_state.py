@@ -91,6 +91,21 @@ def test_a_plain_adam_checkpoint_goes_on(
     assert all(x.isfinite().all() for x in b)
 
 
+def test_a_plain_checkpoint_from_before_steps_were_tensors_goes_on() -> None:
+    a = parameters((3, 2))
+    plain = torch.optim.AdamW(a)
+    train(plain, a, range(5))
+    saved = copy.deepcopy(plain.state_dict())
+    saved["state"][0]["step"] = 5
+    for act in ("step", "boundary"):
+        b = twins(a)
+        continual = ContinualAdamW(b)
+        continual.load_state_dict(copy.deepcopy(saved))
+        train(continual, b, range(1) if act == "step" else ())
+        continual.end_task()
+        assert continual.state[b[0]]["past_steps"].item() == (6 if act == "step" else 5)
+
+
 def test_a_boundary_right_after_loading_a_plain_checkpoint_keeps_it() -> None:
     a = parameters((3, 2))
     plain = torch.optim.AdamW(a)

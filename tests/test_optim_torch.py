@@ -319,6 +319,23 @@ def test_grad_scaler_starts_with_a_scale_that_float16_cannot_hold() -> None:
     assert_same([*a, *states(scaled, a)], [*b, *states(plain, b)])
 
 
+def test_grad_scaler_unscales_for_groups_of_which_some_are_fused() -> None:
+    a = parameters((4,), (3,))
+    b = twins(a)
+    scaled = ContinualAdam([{"params": a[:1], "fused": True}, {"params": a[1:]}])
+    plain = ContinualAdam(b)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    for seed in range(3):
+        set_gradients(seed, a, b)
+        plain.step()
+        for p in a:
+            p.grad = p.grad * 8  # type: ignore[operator]
+        scaler.scale(torch.zeros(()))
+        scaler.step(scaled)
+        scaler.update()
+    assert_same(a, b, rtol=1e-12, atol=1e-12)
+
+
 def test_capturable_needs_an_accelerator() -> None:
     for foreach in (False, True):
         params = parameters((2,))
