@@ -103,6 +103,7 @@ def work(pipe, slot, device):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has none
     preload.begin(["study", "a.toml", "--jobs", "2", "--device", "cpu"])
     status = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/status").read_text()
     blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
