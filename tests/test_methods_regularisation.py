@@ -188,18 +188,35 @@ def test_ewc_equals_the_naive_sum_over_all_tasks() -> None:
     assert penalty > 0
 
 
+@pytest.mark.parametrize("cls", [EWC, EWCPlusPlus])
+def test_a_weight_where_its_tasks_left_it_is_not_pulled_at_all(cls) -> None:
+    model = mlp().float()  # λ, F and θ are no round numbers, so that A θ - B would not be 0
+    method = cls(model, CLASSIFICATION, strength=0.3)
+    for _ in range(3):
+        examples = TensorExamples(torch.randn(9, 2, 3), torch.randint(3, (9,)))
+        method.loss(examples[torch.arange(9)]).backward()
+        method.after_backward()
+        method.end_task(examples)
+    assert max(F_.max() for F_ in method.sum_F) > 0
+    model.zero_grad()
+    method.after_backward()
+    for p in model.parameters():
+        assert p.grad is not None
+        assert not p.grad.any()
+
+
 def test_ewc_memory_does_not_grow_and_its_state_comes_back() -> None:
     model = mlp()
     method = EWC(model, CLASSIFICATION, fisher_cap=4)
     train_a_little(model, method, data())
-    size = sum(t.numel() for t in (*method.sum_F, *method.sum_F_anchor))
+    size = sum(t.numel() for t in (*method.sum_F, *method.anchor))
     state = method.state_dict()
     other = EWC(mlp(), CLASSIFICATION, fisher_cap=4)
     other.load_state_dict(state)
     assert other.tasks == 1
     assert all(torch.equal(a, b) for a, b in zip(method.sum_F, other.sum_F, strict=True))
     train_a_little(model, method, data())
-    assert size == sum(t.numel() for t in (*method.sum_F, *method.sum_F_anchor))
+    assert size == sum(t.numel() for t in (*method.sum_F, *method.anchor))
     assert not torch.equal(method.sum_F[0], other.sum_F[0])  # loaded by value, not by reference
 
 
@@ -255,9 +272,9 @@ def test_a_parameter_outside_the_loss_is_still_pulled_back() -> None:
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
     model.forward = lambda x: model["used"](x)
     method = EWC(model, CLASSIFICATION)
-    for F_, w, p in zip(method.sum_F, method.sum_F_anchor, model.parameters(), strict=True):
+    for F_, anchor, p in zip(method.sum_F, method.anchor, model.parameters(), strict=True):
         F_.fill_(1.0)
-        w.copy_(p.detach() - 1.0)
+        anchor.copy_(p.detach() - 1.0)
     method.loss((torch.zeros(3, 2), torch.zeros(3, dtype=torch.long))).backward()
     method.after_backward()
     torch.testing.assert_close(model["unused"].weight.grad, torch.full((2, 2), 2.0))

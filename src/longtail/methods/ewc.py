@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from longtail.methods.fisher import Fisher
@@ -60,15 +59,7 @@ class EWC(QuadraticPenalty):
         cap, chosen = self.settings.fisher_cap, None
         if 0 < cap < len(train):
             chosen = permutation(len(train), self.seed, "fisher", self.tasks)[..., :cap]
-        F = self.fisher(train, chosen)
-        torch._foreach_add_(self.sum_F, F)
-        torch._foreach_mul_(F, self.weights)
-        torch._foreach_add_(self.sum_F_anchor, F)
-        if self.lead:
-            self.constant += self.per_replica(F, self.weights)
-        else:
-            for F_anchor, anchor in zip(F, self.weights, strict=True):
-                self.constant += torch.dot(F_anchor.flatten(), anchor.flatten())
+        self.include(self.fisher(train, chosen))
         self.tasks += 1
 
     def state_dict(self) -> dict[str, Any]:

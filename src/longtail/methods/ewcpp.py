@@ -48,9 +48,7 @@ class EWCPlusPlus(QuadraticPenalty):
         if train is None:
             return
         torch._foreach_copy_(self.sum_F, self.running_F)
-        torch._foreach_copy_(self.sum_F_anchor, self.weights)
-        torch._foreach_mul_(self.sum_F_anchor, self.running_F)
-        self.constant.copy_(self.per_replica(self.sum_F_anchor, self.weights))
+        torch._foreach_copy_(self.anchor, self.weights)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "running_F": self.running_F}

@@ -1,10 +1,12 @@
 r"""The penalty EWC and EWC++ share, a sum of squares with any number of terms in two tensors each.
 
-    R(θ)  = λ Σ_i F_i (θ - θ_i*)²
-    ∇R(θ) = 2λ (A θ - B)        with  A = Σ_i F_i,  B = Σ_i F_i θ_i*
+    R(θ)  = λ Σ_i F_i (θ - θ_i*)² = λ (A (θ - m)² + s)
+    ∇R(θ) = 2λ A (θ - m)        with  A = Σ_i F_i,  m = Σ_i F_i θ_i* / A,  s = Σ_i F_i (θ_i* - m)²
 
-The gradient is added after backward, in closed form, so the penalty costs two multiply-adds per
-parameter however many tasks there were. Its value needs one more number, Σ_i F_i θ_i*².
+The gradient is added after backward, in closed form, so the penalty costs a difference and a
+multiply-add per parameter however many tasks there were. As A θ - Σ_i F_i θ_i* it would be the
+difference of two rounded sums, which is not 0 for a weight that no task has moved, and an Adam that
+starts anew makes whole steps of such noise.
 """
 
 from __future__ import annotations
@@ -38,22 +40,35 @@ class QuadraticPenalty(Method):
         self.parameters = [p for group in self.groups for p in group]
         self.weights = [p.detach() for p in self.parameters]  # the same storage
         self.sum_F = [torch.zeros_like(p) for p in self.weights]
-        self.sum_F_anchor = [torch.zeros_like(p) for p in self.weights]
-        self.constant = torch.zeros(self.lead, dtype=torch.float64, device=self.weights[0].device)
+        self.anchor = [torch.zeros_like(p) for p in self.weights]
+        self.spread = torch.zeros(self.lead, dtype=torch.float64, device=self.weights[0].device)
 
     def after_backward(self) -> None:
-        """Add 2λ (A θ - B) to the gradient."""
+        """Add 2λ A (θ - m) to the gradient."""
         grads = complete_gradients(self.parameters)
-        twice = 2 * self.settings.strength
-        torch._foreach_addcmul_(grads, self.sum_F, self.weights, twice)
-        torch._foreach_add_(grads, self.sum_F_anchor, alpha=-twice)
+        away = torch._foreach_sub(self.weights, self.anchor)
+        torch._foreach_addcmul_(grads, self.sum_F, away, 2 * self.settings.strength)
+
+    def include(self, F: Sequence[Tensor]) -> None:
+        """Add the term F (θ - θ*)² of a task that ends with the present weights θ*.
+
+        A += F,  m' = m + F / A (θ* - m),  s += F (θ* - m) (θ* - m')
+        """
+        away = torch._foreach_sub(self.weights, self.anchor)
+        torch._foreach_add_(self.sum_F, F)
+        shift = torch._foreach_div(F, self.sum_F)
+        for share in shift:
+            share.nan_to_num_(0.0)  # no task has moved this weight yet
+        torch._foreach_mul_(shift, away)
+        torch._foreach_add_(self.anchor, shift)
+        torch._foreach_mul_(away, F)
+        self.spread += self.per_replica(away, torch._foreach_sub(self.weights, self.anchor))
 
     def penalty(self) -> Tensor:
         """The value of R(θ), one per replica."""
-        squares = torch._foreach_mul(self.weights, self.weights)
-        quadratic = self.per_replica(self.sum_F, squares)
-        linear = self.per_replica(self.sum_F_anchor, self.weights)
-        return self.settings.strength * (quadratic - 2 * linear + self.constant)
+        squares = torch._foreach_sub(self.weights, self.anchor)
+        torch._foreach_mul_(squares, squares)
+        return self.settings.strength * (self.per_replica(self.sum_F, squares) + self.spread)
 
     def per_replica(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
         """The inner product of two lists like the parameters, shape `lead`."""
@@ -66,8 +81,8 @@ class QuadraticPenalty(Method):
     def state_dict(self) -> dict[str, Any]:
         return {
             "sum_F": self.sum_F,
-            "sum_F_anchor": self.sum_F_anchor,
-            "constant": self.constant,
+            "anchor": self.anchor,
+            "spread": self.spread,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
