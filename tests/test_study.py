@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from longtail import cli, engines
+from longtail import cli, engines, execution
 from longtail.assembly import build_stack
 from longtail.engines import run_local
 from longtail.jobs import Options, make_jobs
@@ -171,9 +171,15 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path, capsys, change, message)
         (["--snapshot-minutes", "nan"], "must not be negative, got nan"),
         (["--address", "auto"], "are for --engine ray"),
         (["--log", "tensorbored"], "did you mean 'tensorboard'?"),
+        (["--only", "policy=continual,rest"], "unknown policy of --only 'rest'; did you mean"),
+        (["--engine", "ray"], "needs Ray: pip install"),
     ],
 )
-def test_mistakes_in_flags_are_named_before_anything_runs(tmp_path: Path, capsys, flags, message):
+def test_mistakes_in_flags_are_named_before_anything_runs(
+    tmp_path: Path, capsys, monkeypatch, flags, message
+):
+    found = execution.find_spec
+    monkeypatch.setattr(execution, "find_spec", lambda name: found(name) if name != "ray" else None)
     assert study(study_file(tmp_path), "--out", tmp_path / "out", *flags) == 2
     error = capsys.readouterr().err
     assert message in error

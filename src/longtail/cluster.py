@@ -145,10 +145,7 @@ def run_ray(
     storage: str = "shared",
 ) -> None:
     """Executes jobs as Ray tasks. Without an address a cluster is started on this machine."""
-    try:
-        import ray
-    except ImportError:
-        raise ValueError("The Ray engine needs Ray: pip install 'longtail[ray]'") from None
+    import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise ValueError(f"--snapshot-minutes must not be negative, got {args.snapshot_minutes}")
     if args.engine != "ray" and (args.address is not None or args.storage != "shared"):
         raise ValueError("--address and --storage are for --engine ray")
+    if args.engine == "ray" and find_spec("ray") is None:
+        raise ValueError("The Ray engine needs Ray: pip install 'longtail[ray]'")
     for tool in args.log:
         require(tool)
 

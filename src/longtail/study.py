@@ -211,20 +211,33 @@ def _settings_of(study: Study, method: str, known: set[str]) -> dict[str, Any]:
 
 def matching(runs: list[Planned], conditions: list[str]) -> list[Planned]:
     """Runs that meet all of `key=value[,value...]`; keys are labels, seed, or dotted settings."""
+    named = [(run, _named(run)) for run in runs] if conditions else []
+    left = runs
     for text in conditions:
         key, equals, wanted = text.partition("=")
-        key, values = key.strip(), {v.strip() for v in wanted.split(",")}
+        key = key.strip()
         if not equals:
             raise ValueError(f"--only takes key=value, got {text!r}")
+        if runs and not any(key in names for _, names in named):
+            raise unknown("key of --only", key, {k for _, names in named for k in names})
         if key == "seed":
-            values = {str(s) for s in parse_seeds(wanted)}
-        known = {k for run in runs for k in _named(run)}
-        if runs and key not in known:
-            raise unknown("key of --only", key, known)
-        # 1e-3 is 0.001, and true is True
-        values |= {str(parse(value)) for value in values}
-        runs = [run for run in runs if str(_named(run).get(key)) in values]
-    return runs
+            values = {str(s) for s in parse_seeds(wanted)}  # a range may be wider than the study's
+        else:
+            known = {str(names.get(key)) for _, names in named}
+            values = {_meant(value.strip(), key, known) for value in wanted.split(",")}
+        chosen = {run.id for run, names in named if str(names.get(key)) in values}
+        left = [run for run in left if run.id in chosen]
+    return left
+
+
+def _meant(value: str, key: str, known: set[str]) -> str:
+    """The one of `known` that a value written on the command line stands for."""
+    if value in known:
+        return value
+    parsed = str(parse(value))  # 1e-3 is 0.001, and true is True
+    if known and parsed not in known:
+        raise unknown(f"{key} of --only", value, known)
+    return parsed
 
 
 def _named(run: Planned) -> dict[str, Any]:
