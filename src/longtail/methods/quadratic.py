@@ -49,7 +49,7 @@ class QuadraticPenalty(Method):
         away = torch._foreach_sub(self.weights, self.anchor)
         torch._foreach_addcmul_(grads, self.sum_F, away, 2 * self.settings.strength)
 
-    def include(self, F: Sequence[Tensor]) -> None:
+    def include(self, F: list[Tensor]) -> None:
         """Add the term F (θ - θ*)² of a task that ends with the present weights θ*.
 
         A += F,  m' = m + F / A (θ* - m),  s += F (θ* - m) (θ* - m')
