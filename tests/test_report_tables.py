@@ -112,6 +112,12 @@ def test_no_row_is_drawn_over_another(tmp_path: Path):
         assert len(cells) == 4 * len(tables.METRICS), report
 
 
+def test_rows_count_their_tasks_where_the_setting_says_all(tmp_path: Path):
+    for name, setting in (("all", 0), ("some", 6)):
+        write_run(tmp_path / name, {**config(), "data": {"tasks": setting}}, tasks=setting or 12)
+    assert {row["tasks"] for row in table_of(tmp_path).rows} == {6, 12}
+
+
 def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
     write_study(tmp_path)
     identity_ = identity(config("ewc", "reset", 1))

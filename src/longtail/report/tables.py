@@ -100,7 +100,7 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
     row: dict[str, Any] = {**g.labels, "seeds": len(g.runs)}
     tasks = g.runs[0].summary.get("tasks")
     if tasks is not None:
-        row.setdefault("tasks", tasks)
+        row["tasks"] = row.get("tasks") or tasks  # as a setting, 0 stands for all there are
     diverged = int(sum(not math.isfinite(v) for v in g.values("RP")))
     if diverged:
         row["diverged"] = diverged
