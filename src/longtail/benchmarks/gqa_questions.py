@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.benchmarks.gqa_stream import DUPLICATE, Problems, members
+from longtail.benchmarks.gqa_stream import DUPLICATE, Problems, listed, members
 
 NO_ANSWER = "question without an answer"
 NO_IMAGE = "question without an image"
@@ -101,7 +101,7 @@ def _question(id_: str, record: dict[str, Any]) -> Question:
     types = _object(record.get("types"))
     program = tuple(
         (_text(step.get("operation")), _text(step.get("argument")))
-        for step in _list(record.get("semantic"))
+        for step in listed(record.get("semantic"))
         if isinstance(step, dict)
     )
     marked = _object(_object(record.get("annotations")).get("question")).values()
@@ -125,10 +125,6 @@ def _question(id_: str, record: dict[str, Any]) -> Question:
 
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:

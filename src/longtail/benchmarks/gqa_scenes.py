@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.benchmarks.gqa_stream import DUPLICATE, Problems, members
+from longtail.benchmarks.gqa_stream import DUPLICATE, Problems, listed, members
 
 OUTSIDE = "box outside the image, clipped to it"
 NO_BOX = "object without a box, left out"
@@ -89,13 +89,13 @@ def _scene(
             x, w = _clip(x, w, width)
             y, h = _clip(y, h, height)
         relations = []
-        for relation in _list(entry.get("relations")):
+        for relation in listed(entry.get("relations")):
             target = str(relation.get("object")) if isinstance(relation, dict) else ""
             if target in found:
                 relations.append((str(relation.get("name", "")), target))
             else:
                 problems.note(DANGLING, f"{here}, relation to {target or relation!r}")
-        attributes = tuple(map(str, _list(entry.get("attributes"))))
+        attributes = tuple(map(str, listed(entry.get("attributes"))))
         objects[id_] = SceneObject(name.strip(), (x, y, w, h), attributes, tuple(relations))
     return Scene(
         image,
@@ -110,10 +110,6 @@ def _scene(
 def _clip(start: float, length: float, limit: float) -> tuple[float, float]:
     low, high = (min(max(side, 0.0), limit) for side in (start, start + length))
     return low, high - low
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _number(value: Any) -> float | None:

@@ -58,6 +58,11 @@ class Problems:
         ]
 
 
+def listed(value: Any) -> list[Any]:
+    """A list; anything else where one should be counts as empty."""
+    return value if isinstance(value, list) else []
+
+
 def members(path: Path, chunk: int = CHUNK) -> Iterator[tuple[str, dict[str, Any]]]:
     """The members of the object in a file; ValueError with file, byte and line where it breaks."""
     with open(path, "rb") as file:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,8 @@ def _walk(folder: Path, deep: int) -> Iterator[Path]:
     if deep < 0 or not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):  # what a process that was killed had begun to unpack
+            continue
         yield path
         if path.is_dir() and path.name != "tagfiles":
             yield from _walk(path, deep - 1)
@@ -140,14 +144,19 @@ def _fetch(remote: Remote, folder: Path, progress: Meter | None) -> Path:
 
 
 def _unpack(archive: Path, folder: Path) -> Path:
-    with open_tar(archive) as tar:
-        # WordNet is found by index.sense: after the others, a start broken off is made once more
-        members = sorted(tar.getmembers(), key=lambda member: member.name.endswith("index.sense"))
-        tar.extractall(folder, members, filter="data")
-    found = find(folder)[1]
-    if found is None:
-        raise ValueError(f"{archive} has no index.sense")
-    return found
+    """WordNet's dict folder, under its name only once it is whole."""
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".unpacking-") as work:
+        with open_tar(archive) as tar:
+            tar.extractall(work, filter="data")
+        found = find(Path(work))[1]
+        if found is None:
+            raise ValueError(f"{archive} has no index.sense")
+        place = folder / found.name
+        place.mkdir(parents=True, exist_ok=True)
+        # by index.sense a folder is known for WordNet's: after all others
+        for path in sorted(found.iterdir(), key=lambda path: path.name == "index.sense"):
+            os.replace(path, place / path.name)
+    return place
 
 
 def _verify_wordnet(folder: Path) -> None:
