@@ -78,7 +78,9 @@ def unpack(archive: bytes, folder: Path) -> None:
             path.unlink()
 
 
-def perform_remotely(job: Job, out: str, options: Options, post: Any, storage: str) -> None:
+def perform_remotely(
+    job: Job, out: str, options: Options, post: Any, storage: str, send_seconds: float
+) -> None:
     """What a worker does: the job, with its folder on shared storage or fetched and sent back."""
     import ray
 
@@ -95,7 +97,7 @@ def perform_remotely(job: Job, out: str, options: Options, post: Any, storage: s
 
     def keep_sending() -> None:
         last = None
-        while not stop.wait(SEND_SECONDS):
+        while not stop.wait(send_seconds):
             snapshots = sorted(p.name for p in folder.glob("snapshot/*.pt"))
             if snapshots != last:
                 ray.get(post.store.remote(job.folder, pack(folder)))
@@ -159,7 +161,8 @@ def run_ray(
     post = actor.options(num_cpus=0, scheduling_strategy=here).remote(str(out.resolve()))
     remote: Any = ray.remote(perform_remotely)
     task = remote.options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=False)
-    waiting = {task.remote(job, str(out.resolve()), options, post, storage): job for job in jobs}
+    given = str(out.resolve()), options, post, storage, SEND_SECONDS
+    waiting = {task.remote(job, *given): job for job in jobs}
     by_id = {job.id: job for job in jobs}
 
     def relay() -> None:
