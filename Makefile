@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python studies/demo.py
+	$(BIN)/python studies/tools/demo.py
 
 test: lint
 	$(BIN)/python -m pytest

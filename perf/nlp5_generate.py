@@ -23,14 +23,14 @@ from typing import Any
 
 import torch
 
-from longtail.assembly import build_run
-from longtail.examples import rows_device
-from longtail.graphs import WARM_UP, GraphStep
-from longtail.machine import hardware, now, versions
-from longtail.models.causal_lm_generate import Generator
-from longtail.models.causal_lm_llama import Llama
-from longtail.settings import resolve
-from longtail.training import step
+from longtail.benchmarks.nlp5.lm.generate import Generator
+from longtail.benchmarks.nlp5.lm.llama import Llama
+from longtail.runs.build import build_run
+from longtail.runs.config import resolve
+from longtail.support.machine import hardware, now, versions
+from longtail.tasks.examples import rows_device
+from longtail.training.cuda_graphs import WARM_UP, GraphStep
+from longtail.training.loop import step
 
 LIMIT = 48  # tokens of an answer: an untrained model does not end before
 BARS = {"generation": 5.0, "training": 0.9}

@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from longtail.benchmarks.mnist import METHOD_SETTINGS
+from longtail.benchmarks.images.inputs import Pixels
+from longtail.benchmarks.images.mnist import METHOD_SETTINGS
 from longtail.methods import METHODS
-from longtail.models.image_inputs import Pixels
 from longtail.models.mlp import MLP
 from longtail.replicas import build_model
 from longtail.tasks import CLASSIFICATION, from_tensors

@@ -27,9 +27,9 @@ import torch
 from torch import nn
 
 from longtail.benchmarks.synthetic import build
-from longtail.machine import commit, hardware, now, usable_cores, versions
-from longtail.settings import resolve
-from longtail.study import parse_seeds
+from longtail.runs.config import resolve
+from longtail.study.file import parse_seeds
+from longtail.support.machine import commit, hardware, now, usable_cores, versions
 
 STUDY = Path(__file__).parent.parent / "studies" / "table1.toml"
 ROWS = 10

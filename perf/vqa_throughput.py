@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from longtail.benchmarks.gqa_prepared import Regions
-from longtail.benchmarks.vqa_table import QuestionTable
+from longtail.benchmarks.vqa.gqa.prepared import Regions
+from longtail.benchmarks.vqa.model import VisionLanguage
+from longtail.benchmarks.vqa.table import QuestionTable
 from longtail.methods import METHODS
-from longtail.models.encoder import Encoder, EncoderConfig
-from longtail.models.vision_language import VisionLanguage
+from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence
 from longtail.training import POLICIES, Run, TrainSettings, train
 

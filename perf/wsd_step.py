@@ -30,15 +30,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from longtail.evaluation import outputs_of
-from longtail.examples import Ragged
+from longtail.benchmarks.wsd.model import SentencePairs
 from longtail.methods import Finetune
-from longtail.models.encoder import Encoder, EncoderConfig
-from longtail.models.sentence_pairs import SentencePairs
-from longtail.policies import POLICIES, TrainSettings, set_learning_rate
+from longtail.models.encoder.plain import Encoder, EncoderConfig
+from longtail.names import POLICIES
 from longtail.replicas import build_model
 from longtail.tasks import Objective, Segments, TableSequence
+from longtail.tasks.examples import Ragged
 from longtail.training import Run
+from longtail.training.evaluation import outputs_of
+from longtail.training.optimizer import set_learning_rate
+from longtail.training.settings import TrainSettings
 
 B, SEP, STEPS = 12, 102, 620_632  # pairs a step; [SEP]; steps of the whole sequence, four epochs
 WIDTHS, SHARES = (64, 80, 96), (0.21, 0.41, 0.38)

@@ -22,15 +22,16 @@ from typing import Any
 
 import torch
 
-from longtail.benchmarks.wsd_miniature import miniature, tiny_encoder
-from longtail.benchmarks.wsd_prepared import load
-from longtail.benchmarks.wsd_scores import Evaluation
-from longtail.benchmarks.wsd_tasks import WordTasks, word_tasks
+from longtail.benchmarks.wsd.evaluation import Evaluation
+from longtail.benchmarks.wsd.miniature import miniature, tiny_encoder
+from longtail.benchmarks.wsd.model import SentencePairs
+from longtail.benchmarks.wsd.prepared import load
+from longtail.benchmarks.wsd.tasks import WordTasks, word_tasks
 from longtail.methods import Finetune
-from longtail.models.encoder import Encoder, EncoderConfig
-from longtail.models.sentence_pairs import SentencePairs
-from longtail.policies import POLICIES, TrainSettings
+from longtail.models.encoder.plain import Encoder, EncoderConfig
+from longtail.names import POLICIES
 from longtail.training import Position, Run, train
+from longtail.training.settings import TrainSettings
 
 TASKS, STEPS, BAR = 20_399, 620_632, 0.05
 MINILM = EncoderConfig(30522, 384, 6, 12, 1536, 512)

@@ -49,7 +49,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
 
 
 def test_every_method_has_a_page_with_the_three_parts():
-    from longtail.settings import method_names
+    from longtail.runs.config import method_names
 
     for name in method_names():
         text = (DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8")
@@ -77,9 +77,9 @@ def commands_of(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_is_understood(page, monkeypatch):
     """Also those for data that are not here: names, flags and values exist, and so do the files."""
-    from longtail.cli import make_parser
-    from longtail.commands.run import parse
-    from longtail.settings import resolve
+    from longtail.cli.entry import make_parser
+    from longtail.cli.run import parse
+    from longtail.runs.config import resolve
 
     monkeypatch.chdir(ROOT)
     for command, *words in (line[1:] for line in commands_of(page)):

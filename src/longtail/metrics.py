@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.random import integers
+from longtail.support.random import integers
 
 METRICS = ("RP", "LP", "BWT", "FGT")
 Scores = Mapping[int, Any] | tuple[Any, Any]

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from longtail.assembly import build_run
-from longtail.models.causal_lm_generate import Generator
-from longtail.models.causal_lm_llama import Llama, LlamaConfig
-from longtail.settings import resolve
+from longtail.benchmarks.nlp5.lm.generate import Generator
+from longtail.benchmarks.nlp5.lm.llama import Llama, LlamaConfig
+from longtail.runs.build import build_run
+from longtail.runs.config import resolve
 from longtail.training import train
 
 pytestmark = pytest.mark.gpu

@@ -5,11 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from longtail.examples import Ragged
-from longtail.models import encoder_blocks, encoder_fused, encoder_gradients, encoder_pass
-from longtail.models.encoder import Encoder, EncoderConfig
-from longtail.models.sentence_pairs import SentencePairs
+from longtail.benchmarks.wsd.model import SentencePairs
+from longtail.models.encoder import (
+    blocks as encoder_blocks,
+)
+from longtail.models.encoder import (
+    fused as encoder_fused,
+)
+from longtail.models.encoder import (
+    gradients as encoder_gradients,
+)
+from longtail.models.encoder import (
+    layers as encoder_pass,
+)
+from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.replicas import Replicas
+from longtail.tasks.examples import Ragged
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from longtail.optim import fused_cuda
 from longtail.optim.cuda import plan
+from longtail.optim.cuda import step as fused_cuda
 
 pytestmark = pytest.mark.gpu
 

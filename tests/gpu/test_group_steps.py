@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from longtail import ContinualAdam, ContinualAdamW
-from longtail.optim import fused_cuda_fast
+from longtail.optim.cuda import fast as fused_cuda_fast
 from longtail.optim.cuda import group_plan
 
 pytestmark = [

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail import ContinualAdam, ContinualAdamW
-from longtail.optim import fused_cuda
+from longtail.optim.cuda import step as fused_cuda
 
 pytestmark = pytest.mark.gpu
 

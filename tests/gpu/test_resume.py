@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from longtail.run_folder import execute
-from longtail.settings import method_names, resolve
-from longtail.stopping import Stopped
+from longtail.runs.config import method_names, resolve
+from longtail.runs.folder import execute
+from longtail.support.signals import Stopped
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from longtail.models.image_inputs import Pixels, RandomCropFlip
-from longtail.models.resnet import ResNet18
+from longtail.benchmarks.images.inputs import Pixels, RandomCropFlip
+from longtail.benchmarks.images.resnet import ResNet18
 from longtail.replicas import Replicas
-from longtail.run_folder import execute, execute_stack
-from longtail.settings import resolve
+from longtail.runs.config import resolve
+from longtail.runs.folder import execute, execute_stack
 
 pytestmark = pytest.mark.gpu
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from longtail.graphs import GraphForward
 from longtail.methods import METHODS
-from longtail.modes import evaluation_mode
 from longtail.replicas import build_model
+from longtail.support.eval_mode import evaluation_mode
 from longtail.tasks import (
     CLASSIFICATION,
     REGRESSION,
@@ -21,6 +20,7 @@ from longtail.tasks import (
     from_tensors,
 )
 from longtail.training import POLICIES, Run, TrainSettings, train
+from longtail.training.cuda_graphs import GraphForward
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.assembly import build_stack
 from longtail.benchmarks import vqa
-from longtail.benchmarks.gqa_prepared import random_content
-from longtail.models.encoder import Encoder, EncoderConfig
-from longtail.models.vision_language import VisionLanguage
+from longtail.benchmarks.vqa.gqa.prepared import random_content
+from longtail.benchmarks.vqa.model import VisionLanguage
+from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.replicas import Replicas
-from longtail.settings import resolve
+from longtail.runs.build import build_stack
+from longtail.runs.config import resolve
 from longtail.training import Run, train
 
 pytestmark = [

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.assembly import build_run, build_stack
 from longtail.benchmarks import wsd
-from longtail.benchmarks.wsd_miniature import miniature
-from longtail.benchmarks.wsd_pairs import PairTable
-from longtail.benchmarks.wsd_prepared import save
-from longtail.benchmarks.wsd_tokens import HashingTokenizer
-from longtail.graph_fisher import GraphFisher
+from longtail.benchmarks.wsd.miniature import miniature
+from longtail.benchmarks.wsd.pairs import PairTable
+from longtail.benchmarks.wsd.prepared import save
+from longtail.benchmarks.wsd.tokens import HashingTokenizer
 from longtail.methods import EWC
 from longtail.methods.fisher import Fisher
-from longtail.models.hf_encoder import AutoEncoder
+from longtail.models.encoder.auto import AutoEncoder
 from longtail.replicas import build_model
-from longtail.settings import resolve
+from longtail.runs.build import build_run, build_stack
+from longtail.runs.config import resolve
 from longtail.training import train
+from longtail.training.captured_fisher import GraphFisher
 
 pytestmark = pytest.mark.gpu
 TABLE = PairTable(miniature())

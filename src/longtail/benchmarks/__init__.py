@@ -25,18 +25,15 @@ __all__ = ["BENCHMARKS", "Benchmark", "load", "stackable"]
 
 # Imported when asked for: some need extras, and none should cost the others time.
 BENCHMARKS: dict[str, str] = {
-    name: f"longtail.benchmarks.{name}"
-    for name in (
-        "toy",
-        "synthetic",
-        "mnist",
-        "fashion_mnist",
-        "cifar10",
-        "cifar100",
-        "nlp5",
-        "wsd",
-        "vqa",
-    )
+    "toy": "longtail.benchmarks.toy",
+    "synthetic": "longtail.benchmarks.synthetic",
+    "mnist": "longtail.benchmarks.images.mnist",
+    "fashion_mnist": "longtail.benchmarks.images.fashion_mnist",
+    "cifar10": "longtail.benchmarks.images.cifar10",
+    "cifar100": "longtail.benchmarks.images.cifar100",
+    "nlp5": "longtail.benchmarks.nlp5",
+    "wsd": "longtail.benchmarks.wsd",
+    "vqa": "longtail.benchmarks.vqa",
 }
 
 

@@ -10,7 +10,7 @@ easily lost. Sizes follow a power law; some tasks have no training examples (zer
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from torch import Tensor
 
 from longtail.benchmarks import Benchmark
 from longtail.models.mlp import MLP
-from longtail.random import integers, normal, permutation, uniform
+from longtail.names import option
+from longtail.support.random import integers, normal, permutation, uniform
 from longtail.tasks import (
     CLASSIFICATION,
     Segments,
@@ -39,28 +40,24 @@ METHOD_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class Settings:
     """What the tasks are made of."""
 
-    tasks: int = _setting(200, "number of tasks")
-    zero_shot: int | None = _setting(
+    tasks: int = option(200, "number of tasks")
+    zero_shot: int | None = option(
         None, "how many of them have no training examples; none: one in twenty"
     )
-    classes: int = _setting(10, "classes over all tasks")
-    classes_per_task: int = _setting(3, "classes that one task has")
-    features: int = _setting(16, "dimension of the inputs")
-    hidden: int = _setting(64, "hidden units of the model")
-    spread: float = _setting(1.0, "how far a task's classes lie from the common prototypes")
-    noise: float = _setting(1.0, "standard deviation of the inputs within a class")
-    minimum: int = _setting(4, "training examples of the smallest trained task")
-    cap: int = _setting(1000, "training examples of a task at most")
-    exponent: float = _setting(1.2, "exponent of the Pareto law of task sizes")
-    seed: int = _setting(0, "seed of the data")
+    classes: int = option(10, "classes over all tasks")
+    classes_per_task: int = option(3, "classes that one task has")
+    features: int = option(16, "dimension of the inputs")
+    hidden: int = option(64, "hidden units of the model")
+    spread: float = option(1.0, "how far a task's classes lie from the common prototypes")
+    noise: float = option(1.0, "standard deviation of the inputs within a class")
+    minimum: int = option(4, "training examples of the smallest trained task")
+    cap: int = option(1000, "training examples of a task at most")
+    exponent: float = option(1.2, "exponent of the Pareto law of task sizes")
+    seed: int = option(0, "seed of the data")
 
     def __post_init__(self) -> None:
         for name in ("tasks", "classes", "classes_per_task", "features", "hidden", "minimum"):

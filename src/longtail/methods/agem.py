@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.memory import TaskBuffer
 from longtail.methods.base import Method, check_buffer, complete_gradients, size_of
+from longtail.methods.buffers import TaskBuffer
 from longtail.replicas import broadcast, dot, parameter_groups
 from longtail.tasks import Batch, Examples
 

@@ -24,9 +24,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from longtail.random import Seed
+from longtail.methods.storage import widen
 from longtail.replicas import lead_of
-from longtail.storage import widen
+from longtail.support.random import Seed
 from longtail.tasks import Batch, Examples, Objective, Outputs, Ragged, map_leaves
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from longtail.memory import ReservoirBuffer
 from longtail.methods.base import (
     Method,
     check_buffer,
@@ -26,7 +25,8 @@ from longtail.methods.base import (
     rows_of,
     size_of,
 )
-from longtail.storage import widen
+from longtail.methods.buffers import ReservoirBuffer
+from longtail.methods.storage import widen
 from longtail.tasks import Batch, Outputs, Ragged
 
 

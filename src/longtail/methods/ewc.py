@@ -19,7 +19,7 @@ from torch import Tensor
 
 from longtail.methods.fisher import Fisher
 from longtail.methods.quadratic import QuadraticPenalty
-from longtail.random import permutation
+from longtail.support.random import permutation
 from longtail.tasks import Examples
 
 

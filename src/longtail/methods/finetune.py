@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from longtail.methods.base import Method
-from longtail.regressions import regression_loss, write_gradients
+from longtail.replicas.regression import regression_loss, write_gradients
 from longtail.tasks import Batch
 
 

@@ -23,10 +23,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear
 from torch.utils import _pytree as pytree
 
-from longtail.examples import read
-from longtail.modes import evaluation_mode
 from longtail.replicas import Replicas, lead_of, linear_chain, parameter_groups
+from longtail.support.eval_mode import evaluation_mode
 from longtail.tasks import Batch, Examples, Objective
+from longtail.tasks.examples import read
 
 CHUNK = 1024  # examples per pass of the closed form
 NUMBERS = 1 << 25  # numbers in the per-example gradients held at once

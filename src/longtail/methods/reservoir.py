@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from longtail.memory import ReservoirBuffer
 from longtail.methods.base import Method, check_buffer, detach, join, rows_of, size_of
+from longtail.methods.buffers import ReservoirBuffer
 from longtail.tasks import Batch
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, _to_scalar, _use_grad_for_differentiable
 
 from longtail.optim import state as _state
+from longtail.optim._torch import graph_capture_health_check, light_step, unmarked
 from longtail.optim.checkpoints import complete_group, undoing_casts
 from longtail.optim.checks import check_moments, check_rate, check_settings
 from longtail.optim.functional import continual_adam
-from longtail.optim.fused import end_task_of, end_tasks_together, step_together, uses_fused
-from longtail.optim.hooks import graph_capture_health_check, light_step, unmarked
+from longtail.optim.kernels import end_task_of, end_tasks_together, step_together, uses_fused
 
 
 class ContinualAdam(Optimizer):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import _default_to_fused_or_foreach, _disable_dynamo_if_unsupported
 
-from longtail.optim.fused import _fused_continualadam
+from longtail.optim.kernels import _fused_continualadam
 from longtail.optim.steps import _single_tensor_continualadam
 from longtail.optim.steps_foreach import _multi_tensor_continualadam
 

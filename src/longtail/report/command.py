@@ -13,12 +13,13 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from longtail.files import refusing
+from longtail.names import METRICS
 from longtail.report import checks, figures, formats, page, paper, statistics, tables
 from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.provenance import provenance
+from longtail.report.results import Results, load
 from longtail.report.selection import select, without_selection
-from longtail.results import METRICS, Results, load
+from longtail.support.files import refusing
 
 INSTALL = "pip install 'longtail[report]' for figures and the page"
 
@@ -39,11 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
         rows = write_parquet(results, args.parquet)
         print(f"{rows:,} scores in {args.parquet}", file=sys.stderr)
-    if args.log:
-        from longtail.loggers import log_result  # and with it torch, which takes seconds
-
-        for run_ in results.finished:
-            log_result(run_, args.log, (args.out or args.folder) / "logs" / run_.id)
     if args.no_select:
         results.plan = without_selection(results.plan)
     if args.title or args.paper:

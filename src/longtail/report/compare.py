@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from longtail.progress import finite
+from longtail.names import METRICS
 from longtail.report.groups import Group, group
+from longtail.report.results import load
 from longtail.report.statistics import Paired, paired
 from longtail.report.tables import PERCENT_SCORES, number
-from longtail.results import METRICS, load
+from longtail.runs.progress import finite
 
 
 def compare(a: Path, b: Path, *, console: Console, as_json: bool = False) -> int:

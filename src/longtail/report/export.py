@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.results import Result, Results
+from longtail.report.results import Result, Results
 
 BATCH = 200  # runs per row group, so that thousands of runs need little memory
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longtail.files import write_atomic
 from longtail.report import series
 from longtail.report.groups import Group, display, pairs
-from longtail.report.look import COLOURS, MOST_PANELS, Look, panels, scale_of
 from longtail.report.series import Series
+from longtail.report.style import COLOURS, MOST_PANELS, Look, panels, scale_of
 from longtail.report.tables import Table
+from longtail.support.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

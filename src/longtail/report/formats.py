@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from longtail.files import write_atomic
-from longtail.progress import finite
 from longtail.report.tables import Cell, Grid, Table, better, grid, number
+from longtail.runs.progress import finite
+from longtail.support.files import write_atomic
 
 COLOURS = {"close": "green", "near": "yellow", "far": "red"}
 SIGNS = {"close": "=", "near": "~", "far": "≠"}

@@ -9,23 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from longtail.results import METRICS, Result, TaskScores
-
-METHOD_NAMES = {
-    "finetune": "Finetune",
-    "ewc": "EWC",
-    "ewcpp": "EWC++",
-    "reservoir": "Reservoir",
-    "derpp": "DER++",
-    "agem": "A-GEM",
-    "multitask": "MTL",
-}
-POLICY_NAMES = {
-    "continual": "w/ MC",
-    "continual_seen": "w/ MC, seen",
-    "reset": "w/o MC",
-    "carry": "carry",
-}
+from longtail.names import METHOD_NAMES, METRICS, POLICY_NAMES
+from longtail.report.results import Result, TaskScores
 
 
 def measured(key: str) -> bool:

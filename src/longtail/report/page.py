@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 import longtail
-from longtail.files import write_atomic
-from longtail.progress import finite
+from longtail.names import METRICS
 from longtail.report import plots, sections
 from longtail.report.groups import Group
+from longtail.report.results import Results, TaskScores
 from longtail.report.tables import Table
-from longtail.results import METRICS, Results, TaskScores
+from longtail.runs.progress import finite
+from longtail.support.files import write_atomic
 
 # Numbers of scores that the page may hold: 14 methods of 20,399 tasks take about 2 MB.
 MOST_GROUP_TASKS, MOST_RUN_TASKS = 350_000, 120_000

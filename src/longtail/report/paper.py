@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-METRICS = ("RP", "LP", "FGT", "BWT")
+from longtail.names import METRICS
 
 
 @cache

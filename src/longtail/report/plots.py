@@ -11,8 +11,8 @@ import numpy as np
 
 from longtail.report import series
 from longtail.report.groups import Group, pairs
-from longtail.report.look import Look, panels, scale_of
 from longtail.report.series import Series
+from longtail.report.style import Look, panels, scale_of
 from longtail.report.tables import Table
 
 if TYPE_CHECKING:

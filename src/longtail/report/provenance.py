@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import longtail
-from longtail.machine import commit
-from longtail.results import Results
+from longtail.report.results import Results
+from longtail.support.machine import commit
 
 
 def provenance(results: Results) -> dict[str, Any]:

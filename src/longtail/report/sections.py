@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from longtail.report.formats import as_html
 from longtail.report.groups import display
+from longtail.report.results import Result, Results
 from longtail.report.statistics import EXACT_UP_TO, SAMPLES
 from longtail.report.tables import Table, number
-from longtail.results import Result, Results
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure

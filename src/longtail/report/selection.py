@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from longtail.report.groups import display
-from longtail.results import Result, Results
+from longtail.report.results import Result, Results
 
 
 def select(results: Results) -> None:
@@ -54,7 +54,7 @@ AT_EVERY_VALUE = (
     "mc_improves",
     "mc_improves_error",
     "mc_forgets_less",
-    "longtail.report.wsd_checks:wsd",
+    "longtail.report.claims.wsd:wsd",
 )
 
 

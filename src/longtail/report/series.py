@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from longtail.report.groups import Group, drop_first_task, paired_runs
+from longtail.report.results import Result, TaskScores
 from longtail.report.statistics import band
-from longtail.results import Result, TaskScores
 
 BINS = 24
 HEAT_TASKS, HEAT_ROWS = 120, 120

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from longtail.names import METRICS, POLICY_NAMES
 from longtail.report import paper
-from longtail.report.groups import POLICY_NAMES, Group, display, group, measured
-from longtail.results import METRICS, Results
+from longtail.report.groups import Group, display, group, measured
+from longtail.report.results import Results
 
 PERCENT_SCORES = {"accuracy", "exact_match", "em", "f1", "score"}
 HEADINGS = {

@@ -1,1 +1,1 @@
-"""Parts of the fused step on CUDA; `longtail.optim.fused_cuda` is the way in."""
+"""Parts of the fused step on CUDA; `longtail.optim.cuda.step` is the way in."""

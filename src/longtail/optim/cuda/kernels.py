@@ -13,7 +13,7 @@ element's step is::
 where, with SEEN, elements with v_c = 0 have v / b2(t) under the root, as plain Adam.
 
 The program that finishes a tensor last writes its new t (and c), so the counts need no launch of
-their own. Imported only where Triton is: `longtail.optim.fused_cuda` is the way in.
+their own. Imported only where Triton is: `longtail.optim.cuda.step` is the way in.
 """
 
 # pyright: reportPossiblyUnboundVariable=false

@@ -1,0 +1,1 @@
+"""Split image benchmarks: (Fashion-)MNIST and CIFAR in tasks of a few classes."""

@@ -1,0 +1,299 @@
+"""Small labelled images in the forms their publishers ship, and a miniature made here.
+
+========================= ==========================================================================
+form                      files
+========================= ==========================================================================
+idx                       `train-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, ..., plain or `.gz`
+CIFAR, Python version     `cifar-10-python.tar.gz` or its folder `cifar-10-batches-py`; 100 alike
+npz                       arrays `x_train y_train x_test y_test` of bytes, [n, H, W] or [n, H, W, C]
+========================= ==========================================================================
+"""
+
+import gzip
+import io
+import math
+import pickle
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from longtail.support.downloads import Remote
+
+IDX_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+class Images(NamedTuple):
+    """Bytes [n, channels, height, width] and int64 labels [n], as published: train, then test."""
+
+    train: np.ndarray
+    train_labels: np.ndarray
+    test: np.ndarray
+    test_labels: np.ndarray
+
+
+class Source(NamedTuple):
+    """A data set: its number of classes, how its files are read, and where they are published."""
+
+    classes: int
+    form: str
+    files: tuple[Remote, ...]
+    shape: tuple[int, int, int]
+    sizes: tuple[int, int]
+
+
+def _idx_remotes(bases: tuple[str, ...], sums: tuple[str, ...], kind: str) -> tuple[Remote, ...]:
+    return tuple(
+        Remote(f"{name}.gz", tuple(f"{base}/{name}.gz" for base in bases), **{kind: checksum})
+        for name, checksum in zip(IDX_FILES, sums, strict=True)
+    )
+
+
+def _cifar_remote(name: str, sha256: str) -> tuple[Remote, ...]:
+    return (Remote(name, (f"https://www.cs.toronto.edu/~kriz/{name}",), sha256=sha256),)
+
+
+SOURCES = {
+    "mnist": Source(
+        10,
+        "idx",
+        _idx_remotes(
+            # the author's own page no longer serves the files; these two mirror them byte for byte
+            (
+                "https://ossci-datasets.s3.amazonaws.com/mnist",
+                "https://storage.googleapis.com/cvdf-datasets/mnist",
+            ),
+            (
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+            "sha256",
+        ),
+        (1, 28, 28),
+        (60000, 10000),
+    ),
+    "fashion_mnist": Source(
+        10,
+        "idx",
+        _idx_remotes(
+            ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",),
+            (
+                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "25c81989df183df01b3e8a0aad5dffbe",
+                "bef4ecab320f06d8554ea6380940ec79",
+                "bb300cfdad3c16e7a12a480ee83cd310",
+            ),
+            "md5",
+        ),
+        (1, 28, 28),
+        (60000, 10000),
+    ),
+    "cifar10": Source(
+        10,
+        "cifar",
+        _cifar_remote(
+            "cifar-10-python.tar.gz",
+            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        ),
+        (3, 32, 32),
+        (50000, 10000),
+    ),
+    "cifar100": Source(
+        100,
+        "cifar",
+        _cifar_remote(
+            "cifar-100-python.tar.gz",
+            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+        ),
+        (3, 32, 32),
+        (50000, 10000),
+    ),
+}
+
+
+def read(name: str, folder: str | Path) -> Images:
+    """The data set `name` from whichever of its forms lies in `folder`."""
+    folder = Path(folder)
+    source = SOURCES[name]
+    forms: dict[str, Callable[[str, Path], Images | None]] = {"idx": _idx, "cifar": _cifar}
+    images = forms[source.form](name, folder)
+    if images is None:
+        images = _npz(name, folder)
+    if images is None:
+        raise ValueError(
+            f"No {name} in {folder}: expected {source.files[0].name} or {name}.npz; `longtail data "
+            f"{name}` fetches it, LONGTAIL_CACHE or data.folder say where it is"
+        )
+    _check(name, images, folder)
+    return images
+
+
+def _check(name: str, images: Images, folder: Path) -> None:
+    classes = SOURCES[name].classes
+    for part, x, y in (
+        ("train", images.train, images.train_labels),
+        ("test", images.test, images.test_labels),
+    ):
+        if x.ndim != 4 or len(x) != len(y) or len(x) == 0:
+            raise ValueError(f"{name} in {folder}: {part} has images {x.shape}, labels {y.shape}")
+        if x.shape[1:] != images.train.shape[1:]:
+            raise ValueError(
+                f"{name} in {folder}: {part} images are {x.shape[1:]}, those of train "
+                f"{images.train.shape[1:]}"
+            )
+        if y.min() < 0 or y.max() >= classes:
+            raise ValueError(
+                f"{name} in {folder}: {part} has labels {y.min()} to {y.max()}, expected 0 to "
+                f"{classes - 1}"
+            )
+
+
+# --- idx: a big-endian header (two zeros, type, rank, the sizes), then the values ----------------
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An idx file of unsigned bytes, plain or gzip, whatever its name says."""
+    data = path.read_bytes()
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} cannot be unpacked: {error}") from None
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or not data[3]:
+        raise ValueError(f"{path} is not an idx file of bytes: it begins with {data[:4]!r}")
+    start = 4 + 4 * data[3]
+    if len(data) < start:
+        raise ValueError(f"{path} is cut short: {len(data)} bytes, fewer than its header has")
+    shape = tuple(np.frombuffer(data, ">u4", data[3], 4).tolist())
+    if len(data) - start != math.prod(shape):
+        raise ValueError(f"{path} is cut short: {len(data) - start} values for shape {shape}")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _idx(name: str, folder: Path) -> Images | None:
+    arrays = []
+    for file in IDX_FILES:
+        dotted = file.replace("-idx", ".idx")  # how the files are named in some archives
+        choices = [folder / (n + end) for n in (file, dotted) for end in ("", ".gz")]
+        path = next((p for p in choices if p.exists()), None)
+        if path is None:
+            if arrays:
+                raise ValueError(f"{name} in {folder} is not complete: {file} is missing")
+            return None
+        arrays.append(read_idx(path))
+    x, y, x_test, y_test = arrays
+    return Images(x[:, None], y.astype(np.int64), x_test[:, None], y_test.astype(np.int64))
+
+
+# --- CIFAR: pickled dictionaries -----------------------------------------------------------------
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickles arrays and plain values: a data file must not be able to run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name == "_reconstruct" and module.startswith("numpy"):
+            return np.zeros(0).__reduce__()[0]  # its home has moved between versions of NumPy
+        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
+            return getattr(np, name)
+        if (module, name) == ("_codecs", "encode"):
+            return __import__("_codecs").encode
+        raise ValueError(f"{module}.{name} has no place in a file of images")
+
+
+def _batch(file: IO[bytes], path: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        content = _ArraysOnly(file, encoding="bytes").load()
+        labels = content[b"fine_labels"] if b"fine_labels" in content else content[b"labels"]
+        pixels = np.asarray(content[b"data"])
+        if pixels.dtype != np.uint8:
+            raise ValueError(f"its data are {pixels.dtype}, not bytes")
+        return pixels.reshape(-1, 3, 32, 32), _whole_numbers(np.asarray(labels))
+    except Exception as error:  # a damaged pickle may raise anything
+        raise ValueError(f"{path} is not a batch of CIFAR images: {error}") from None
+
+
+def _whole_numbers(labels: np.ndarray) -> np.ndarray:
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"its labels are {labels.dtype}, not whole numbers")
+    return labels.astype(np.int64).reshape(-1)
+
+
+def _cifar(name: str, folder: Path) -> Images | None:
+    inner, parts, test = (
+        ("cifar-10-batches-py", [f"data_batch_{i}" for i in range(1, 6)], "test_batch")
+        if name == "cifar10"
+        else ("cifar-100-python", ["train"], "test")
+    )
+    wanted = [*parts, test]
+    archive = folder / SOURCES[name].files[0].name
+    home = next((f for f in (folder / inner, folder) if (f / test).exists()), None)
+    if home is not None:
+        found = dict(_from_folder(home, wanted))
+    elif archive.exists():
+        found = dict(_from_archive(archive, wanted))
+    else:
+        return None
+    if missing := [w for w in wanted if w not in found]:
+        raise ValueError(f"{name} in {folder} is not complete: {missing[0]} is missing")
+    x, y = (np.concatenate(arrays) for arrays in zip(*(found[p] for p in parts), strict=True))
+    return Images(x, y, *found[test])
+
+
+def _from_folder(home: Path, wanted: list[str]) -> Iterator[tuple[str, tuple]]:
+    for name in wanted:
+        if (home / name).exists():
+            with open(home / name, "rb") as file:
+                yield name, _batch(file, str(home / name))
+
+
+def _from_archive(archive: Path, wanted: list[str]) -> Iterator[tuple[str, tuple]]:
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                name = member.name.rpartition("/")[2]
+                if member.isfile() and name in wanted:
+                    file = tar.extractfile(member)
+                    assert file is not None
+                    yield name, _batch(io.BytesIO(file.read()), f"{archive}:{member.name}")
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise ValueError(f"{archive} cannot be unpacked: {reason}") from None
+
+
+# --- npz -----------------------------------------------------------------------------------------
+
+
+def _npz(name: str, folder: Path) -> Images | None:
+    path = folder / f"{name}.npz"
+    if not path.exists():
+        return None
+    try:
+        if not zipfile.is_zipfile(path):  # NumPy would say how to unpickle it
+            raise ValueError("it is no zip file, or a part of one")
+        with np.load(path) as file:
+            x, y, x_test, y_test = (file[k] for k in ("x_train", "y_train", "x_test", "y_test"))
+        labels = [_whole_numbers(a) for a in (y, y_test)]
+    except (KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not an archive of labelled images: {error}") from None
+    images = [_channels_first(a, path) for a in (x, x_test)]
+    return Images(images[0], labels[0], images[1], labels[1])
+
+
+def _channels_first(x: np.ndarray, path: Path) -> np.ndarray:
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+        raise ValueError(f"{path} holds images of type {x.dtype} and shape {x.shape}, not bytes")
+    if x.ndim == 3:
+        return x[:, None]
+    return x if x.shape[1] in (1, 3) else np.ascontiguousarray(x.transpose(0, 3, 1, 2))

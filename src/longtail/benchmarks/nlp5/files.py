@@ -1,0 +1,170 @@
+"""Which files of a folder are for what in the five tasks.
+
+A folder has one subfolder a task, with any of the published forms in it:
+
+    squad/    train-v1.1.json dev-v1.1.json, v2.0, XQuAD          nlp5_squad.py
+    wikisql/  train.jsonl train.tables.jsonl dev... test...       nlp5_wikisql.py
+    sst/      train_binary_sent.csv dev... test..., GLUE, ...     nlp5_sst.py
+    qasrl/    wiki1.train.qa ..., orig/train.jsonl.gz, gold/*.csv nlp5_srl.py
+    woz/      woz_train_en.json woz_validate_en.json ...          nlp5_woz.py
+
+Files are for training or testing by their names. A task without a training file trains on its
+development file; one without a test file is tested on it. Where the same questions lie there in
+several forms (`_FORMS`), the first of them is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from longtail.benchmarks.nlp5.examples import Example
+from longtail.benchmarks.nlp5.readers import (
+    squad as nlp5_squad,
+)
+from longtail.benchmarks.nlp5.readers import (
+    srl as nlp5_srl,
+)
+from longtail.benchmarks.nlp5.readers import (
+    sst as nlp5_sst,
+)
+from longtail.benchmarks.nlp5.readers import (
+    wikisql as nlp5_wikisql,
+)
+from longtail.benchmarks.nlp5.readers import (
+    woz as nlp5_woz,
+)
+from longtail.benchmarks.nlp5.urls import PUBLISHED, REMOTES, agrees, fetch_task, where_to_get
+from longtail.support.downloads import cache_folder
+
+READERS: dict[str, Callable[[Path], list[Example]]] = {
+    "squad": nlp5_squad.read,
+    "wikisql": nlp5_wikisql.read,
+    "sst": nlp5_sst.read,
+    "qasrl": nlp5_srl.read,
+    "woz": nlp5_woz.read,
+}
+TASKS = tuple(READERS)
+
+# Forms of the same questions, those that are read first; files of one form are read together.
+# SQuAD 2.0 holds the questions of 1.1. Of QA-SRL's Bank 2.0, `expanded` holds those of `orig` and
+# questions that a model wrote, `dense` those of a part of `expanded` and still more.
+_FORMS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "squad": (("*v1.1*.json",), ("*v2.0*.json",), ("*.json", "*.jsonl")),
+    "wikisql": (("train.jsonl", "dev.jsonl", "test.jsonl"),),
+    "sst": (("*.csv",), ("*.tsv",), ("*.jsonl",), ("*.parquet",)),
+    "qasrl": (
+        ("*.qa",),
+        *(
+            (f"**/{part}/*.jsonl", f"**/{part}/*.jsonl.gz")
+            for part in ("orig", "expanded", "dense")
+        ),
+        ("**/*.jsonl", "**/*.jsonl.gz"),
+        ("gold/*.csv", "*.gold.csv"),
+    ),
+    "woz": (("woz_*_en.json",),),
+}
+_TEST, _DEVELOPMENT = ("test", "xquad"), ("dev", "valid", "validate", "validation")
+
+
+class Files(NamedTuple):
+    """A task's files, each list in the order of names."""
+
+    train: list[Path]
+    test: list[Path]
+    development: list[Path]  # that are for neither
+    left: list[Path]  # the same questions once more, in another form: not read
+
+
+def files_of(folder: Path, task: str) -> Files:
+    """Which files are for what, each question once."""
+    root = _root(folder) / task
+    kinds: dict[str, list[Path]] = {"train": [], "dev": [], "test": []}
+    left: list[Path] = []
+    known: set[Path] = set()
+    for form in _FORMS[task]:
+        found = sorted({path for pattern in form for path in root.glob(pattern)} - known)
+        known.update(found)
+        of_form: dict[str, list[Path]] = {"train": [], "dev": [], "test": []}
+        for path in found:
+            packed = path.suffix == ".gz" and path.with_suffix("") in found
+            (left if packed else of_form[_kind(path)]).append(path)
+        for kind, paths in of_form.items():
+            (left if kinds[kind] else kinds[kind]).extend(paths)
+    train = kinds["train"] or kinds["dev"]
+    test = kinds["test"] or (kinds["dev"] if kinds["train"] else [])
+    if not train or not test:
+        lacking = "test" if train else "training"
+        raise ValueError(f"{root} has no {lacking} file; {where_to_get(task, root)}")
+    spare = kinds["train"] and kinds["test"]
+    return Files(train, test, kinds["dev"] if spare else [], sorted(left))
+
+
+def _kind(path: Path) -> str:
+    words = set(path.name.lower().replace("-", ".").replace("_", ".").split("."))
+    return "test" if words & set(_TEST) else "dev" if words & set(_DEVELOPMENT) else "train"
+
+
+def _root(folder: Path) -> Path:
+    """The folder itself, or the folder `nlp5` in it where the tasks' are there."""
+    inner = folder / "nlp5"
+    return inner if any((inner / task).is_dir() for task in TASKS) else folder
+
+
+def read_task(folder: Path, task: str) -> tuple[list[Example], list[Example]]:
+    """The questions to train on and to be tested on."""
+    files = files_of(folder, task)
+    return _read(task, files.train), _read(task, files.test)
+
+
+def _read(task: str, paths: list[Path]) -> list[Example]:
+    found = [example for path in paths for example in READERS[task](path)]
+    if not found:
+        raise ValueError(f"{', '.join(map(str, paths))}: no question in it")
+    return found
+
+
+def data_command(args: argparse.Namespace) -> int:
+    """`longtail data nlp5`: fetch what no folder has yet, read all of it, print the counts."""
+    folder = Path(args.dir).expanduser() if args.dir else cache_folder("nlp5")
+    counts: dict[str, dict[str, int]] = {}
+    for task in TASKS:
+        try:
+            files = files_of(folder, task)
+        except ValueError:
+            if args.check:
+                raise
+            fetch_task(task, _root(folder) / task, quiet=args.quiet or args.json)
+            files = files_of(folder, task)
+        parts = {"train": files.train, "test": files.test, "development": files.development}
+        counts[task] = {name: len(_read(task, paths)) for name, paths in parts.items() if paths}
+        if not args.quiet and not args.json:
+            print(_line(task, counts[task], _root(folder) / task, files.left))
+    if args.json:
+        print(json.dumps({"benchmark": "nlp5", "folder": str(folder), "tasks": counts}))
+    elif not args.quiet:
+        print(f"nlp5: all five tasks can be read from {folder}")
+    return 0
+
+
+def _line(task: str, counts: dict[str, int], folder: Path, left: list[Path]) -> str:
+    """What `longtail data` says of a task."""
+    text = f"{task}: {counts['train']} questions for training, {counts['test']} for testing"
+    if "development" in counts:
+        text += f", {counts['development']} for development, not used"
+    whole = (counts["train"], counts["test"]) == PUBLISHED[task]
+    text += " (as many as published" if whole else " (a part, or another form"
+    agree = [agrees(folder / remote.name, remote) for remote in REMOTES[task]]
+    if all(agree):
+        text += ", checksums too"
+    elif False in agree:
+        names = (r.name for r, same in zip(REMOTES[task], agree, strict=True) if same is False)
+        text += f"; not the published {', '.join(names)}"
+    text += ")"
+    if left:
+        names = ", ".join(path.relative_to(folder).as_posix() for path in left)
+        text += f"; the same in other forms, not read: {names}"
+    return text

@@ -1,0 +1,1 @@
+"""Causal language models that answer the five NLP tasks' questions."""

@@ -1,0 +1,247 @@
+"""VQA-CL: visual question answering, one object after the other, over 1,000 overlapping tasks.
+
+A task is an object, its examples the questions that mention it, with the regions of their image;
+the answer is chosen from all answers there are. Data come from GQA's files or from a generated
+world in the same form (`gqa_sources.py`), the model is Oscar's (`models/vision_language.py`).
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from longtail.benchmarks import Benchmark
+from longtail.benchmarks.vqa.gqa.data import data_command
+from longtail.benchmarks.vqa.gqa.options import DataOptions
+from longtail.benchmarks.vqa.gqa.prepare import prepare
+from longtail.benchmarks.vqa.gqa.prepared import PreparedVQA, Regions, geometry
+from longtail.benchmarks.vqa.gqa.stream import Problems
+from longtail.benchmarks.vqa.model import NORM, VisionLanguage
+from longtail.benchmarks.vqa.table import QuestionTable
+from longtail.benchmarks.vqa.tokens import ROUND, WordPiece, compact, encode
+from longtail.models.encoder.plain import Encoder, EncoderConfig
+from longtail.names import option
+from longtail.tasks import CLASSIFICATION, Segments, TableSequence
+
+__all__ = [
+    "METHOD_SETTINGS",
+    "METHOD_TRAIN",
+    "STACKABLE",
+    "TRAIN",
+    "Settings",
+    "build",
+    "data_command",
+    "save",
+]
+
+log = logging.getLogger(__name__)
+
+STACKABLE = True  # the data depend on world_seed, not on the run's seed
+# The paper's; where it is silent, weight decay as in Oscar's commands for GQA, the rest our choice.
+TRAIN: dict[str, Any] = {
+    "epochs": 4,
+    "batch_size": 32,
+    "lr": 5e-5,
+    "schedule": "linear",
+    "warmup": 0.1,
+    "weight_decay": 0.05,
+    "clip": 1.0,
+    "validation": 0.05,
+    "evaluate_every": 50,
+}
+METHOD_TRAIN = {"multitask": {"evaluate_every": 0}}  # the model no longer changes after task 1
+METHOD_SETTINGS: dict[str, dict[str, Any]] = {
+    "ewc": {"strength": 2.0, "fisher": "batch"},  # by example it takes a pass an example
+    "ewcpp": {"strength": 0.1, "decay": 0.9},
+    "reservoir": {"buffer": 1400},
+    "derpp": {"buffer": 1400, "alpha": 1.0, "beta": 1.0},
+    "agem": {"buffer": 1400},
+}
+TINY: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 2, "intermediate": 64}
+
+
+@dataclass(frozen=True)
+class Settings(DataOptions):
+    """What is asked, and the model that answers."""
+
+    miniature: bool = option(False, "the built-in miniature, as source = miniature")
+    prepared: str = option("", "folder that `save` wrote, used as it is in place of a source")
+    tokens: int = option(64, "tokens of a question with its tags at most")
+    backbone: str = option(
+        "tiny", "encoder: a folder, a Hugging Face name, or tiny: a small one without weights"
+    )
+    start: str = option(
+        "", "run of vqa whose weights to begin with, but its classifier: a folder or a file"
+    )
+    align: bool = option(False, "start a fresh region layer from the tags' words, as Oscar does")
+    dropout: float = option(0.1, "dropout in training")
+    placement: Literal["auto", "memory", "storage"] = option(
+        "auto", "regions on the device, or read from storage batch by batch; auto: if they fit"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tokens < ROUND:
+            raise ValueError(f"Invalid tokens: {self.tokens}, should be at least {ROUND}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"Invalid dropout: {self.dropout}, not in [0, 1)")
+
+
+def build(settings: Settings, seed: int) -> Benchmark:
+    """The sequence and the model; only the model depends on the seed."""
+    data = replace(settings, dropout=0.0, align=False, start="")
+    content = read_content(data)
+    table, kept = _table(data)
+    sequence = TableSequence(
+        table,
+        Segments(content.train_offsets, torch.from_numpy(np.array(content.train_rows))),
+        Segments(content.test_offsets, torch.from_numpy(np.array(content.test_rows))),
+        CLASSIFICATION,
+        content.task_names,
+    )
+    width, answers = table.stored.width, len(content.answer_names)
+    make = make_model(settings, width, answers, kept, table.width)
+    if settings.align and not settings.start:  # a start brings its region layer with it
+        make = _aligned(make, data, kept)
+    names = _pieces(data).words
+    return Benchmark(sequence, _begun(make, [names[n] for n in kept], settings.start))
+
+
+@functools.lru_cache(maxsize=2)
+def read_content(settings: Settings) -> PreparedVQA:
+    """Questions, answers, tasks and regions."""
+    if settings.prepared:
+        folder = Path(settings.prepared).expanduser()
+        if not (folder / "names.json").exists():
+            raise ValueError(f"{folder} is no prepared benchmark: it has no names.json")
+        return PreparedVQA.load(folder, Regions.load(folder / "regions"))
+    problems = Problems(settings.strict)
+    source = replace(settings, source="miniature") if settings.miniature else settings
+    content = prepare(source, problems)
+    for line in problems.lines():
+        log.warning("%s", line)
+    return content
+
+
+def save(content: PreparedVQA, folder: Path) -> None:
+    """A folder for `Settings.prepared`, to be taken to another machine."""
+    content.regions.save(folder / "regions")
+    content.save(folder)
+
+
+@functools.lru_cache(maxsize=2)
+def _table(settings: Settings) -> tuple[QuestionTable, np.ndarray]:
+    """The questions with their regions, and the tokens in use by their number in the backbone."""
+    content, pieces = read_content(settings), _pieces(settings)
+    images, answers = np.asarray(content.images), np.asarray(content.answers)
+    tags = tag_texts(content.regions)
+    ids, cuts = encode(pieces, content.questions, tags, images, settings.tokens)
+    ids, kept = compact(ids, pieces.pad)
+    most = int(np.diff(content.regions.offsets).max(initial=1))
+    limit = min(settings.regions or most, most)
+    table = QuestionTable.of(ids, cuts, answers, images, content.regions, limit, settings.placement)
+    return table, kept
+
+
+@functools.lru_cache(maxsize=2)
+def _pieces(settings: Settings) -> WordPiece:
+    """The words of the backbone."""
+    if settings.backbone == "tiny":
+        content = read_content(settings)
+        return WordPiece.of_words([*content.questions, *content.regions.tag_names])
+    from longtail.models.encoder.weights import locate
+
+    return WordPiece.from_folder(locate(settings.backbone))
+
+
+def _aligned(
+    make: Callable[[int], nn.Module], settings: Settings, kept: np.ndarray
+) -> Callable[[int], nn.Module]:
+    """Models whose region layer starts from the tags of the training images' regions."""
+    from longtail.benchmarks.vqa.model.align import align
+
+    regions, tags = tagged_regions(read_content(settings))
+    place = {int(old): new for new, old in enumerate(kept)}
+    pieces, names = _pieces(settings), read_content(settings).regions.tag_names
+    words = [[place[n] for n in pieces(name) if n in place] for name in names]
+    known = np.array([bool(row) for row in words])[tags]
+    regions, tags = regions[torch.from_numpy(known)], torch.from_numpy(tags[known])
+
+    def start(seed: int) -> nn.Module:
+        model = make(seed)
+        assert isinstance(model, VisionLanguage)
+        table = model.encoder.get_parameter("word_table").detach()
+        found = [table[row].mean(0) if row else table[0] for row in words]
+        align(model, regions, torch.stack(found)[tags])
+        return model
+
+    return start
+
+
+def _begun(
+    make: Callable[[int], nn.Module], words: list[str], source: str
+) -> Callable[[int], nn.Module]:
+    """Models that know their words and, where a source is given, begin with its weights."""
+    from longtail.benchmarks.vqa.model.start import read_start, remember_words, start_from
+
+    given = read_start(source) if source else None
+
+    def begin(seed: int) -> nn.Module:
+        model = make(seed)
+        assert isinstance(model, VisionLanguage)
+        remember_words(model, words)
+        if given:
+            start_from(model, *given)
+        return model
+
+    return begin
+
+
+def tagged_regions(content: PreparedVQA, most: int = 20_000) -> tuple[torch.Tensor, np.ndarray]:
+    """Regions [n, F + 6] of training images with their tags [n]: all, or `most` evenly chosen."""
+    stored = content.regions
+    seen = np.zeros(len(stored.images), bool)
+    seen[np.asarray(content.images)[np.asarray(content.train_rows)]] = True
+    tags = np.asarray(stored.tags)
+    rows = np.flatnonzero(np.repeat(seen, np.diff(stored.offsets)) & (tags >= 0))
+    if not len(rows):
+        raise ValueError("align = true, but no region of a training image has a tag")
+    rows = rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]
+    boxes = geometry(np.asarray(stored.boxes[rows]))
+    values = np.concatenate([stored.features[rows].astype(np.float32), boxes], axis=1)
+    return torch.from_numpy(values), tags[rows]
+
+
+def tag_texts(regions: Regions) -> list[str]:
+    """The distinct tags of each image's regions, in their order."""
+    found = []
+    tags, offsets = np.asarray(regions.tags), np.asarray(regions.offsets).tolist()
+    for start, stop in pairwise(offsets):
+        numbers = dict.fromkeys(int(tag) for tag in tags[start:stop] if tag >= 0)
+        found.append(" ".join(regions.tag_names[number] for number in numbers))
+    return found
+
+
+def make_model(
+    settings: Settings, width: int, answers: int, kept: np.ndarray, tokens: int
+) -> Callable[[int], nn.Module]:
+    """Seed -> a fresh model for regions of `width` numbers and the tokens `kept`."""
+
+    def make(seed: int) -> nn.Module:
+        if settings.backbone == "tiny":
+            config = EncoderConfig(
+                vocab=len(kept), positions=tokens, dropout=settings.dropout, **TINY
+            )
+            return VisionLanguage(Encoder(config), width, answers, region_norm=NORM)
+        from longtail.benchmarks.vqa.model.weights import from_pretrained
+
+        return from_pretrained(settings.backbone, width, answers, kept.tolist(), settings.dropout)
+
+    return make

@@ -1,0 +1,1 @@
+"""GQA's files in the form their publishers ship them, read into tables."""

@@ -1,0 +1,1 @@
+"""A generated world of scenes and questions in GQA's form, which needs no files."""

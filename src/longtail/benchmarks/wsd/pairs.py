@@ -1,0 +1,250 @@
+r"""Sentence pairs, put together on the device from sentences and glosses that are stored once.
+
+Pair number ``first_pair[t] + k`` is target t with candidate sense k of its task. Its tokens are
+
+    column    0    1 .. s     s+1   ..        e+2   ..        n+3         n+3+c ..      n+3+c+h
+    token   first  sentence   mark  target    mark  sentence  middle (c)  gloss (h)     last
+
+for a sentence (or the window of it around the target) of n tokens with the target at [s, e). All
+columns of a batch are one gather from a single list of tokens; its width is the smallest of a few
+that every pair of it fits into, chosen from lengths on the host, so nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longtail.benchmarks.wsd.prepared import Prepared
+from longtail.tasks.examples import Batch, Device, Index, Ragged
+
+WIDTHS = (32, 48, 64, 80, 96, 128, 192, 256, 384, 512)
+# What the list of tokens begins with; the middle ones and the last follow from MIDDLE on.
+PAD, MARK, FIRST, MIDDLE = range(4)
+
+
+class Layout(NamedTuple):
+    """The columns of `PairTable.layout`, one row a pair."""
+
+    window: Any  # where the sentence, or the window of it, begins in the list of tokens
+    start: Any  # the target in the window: [start, stop)
+    stop: Any
+    second: Any  # the pair's column at which the second part begins
+    gloss: Any  # where that begins in the list of tokens
+    length: Any  # of the pair
+
+
+LENGTH = Layout._fields.index("length")
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is known of every target on the host: its pairs, how long they are, which is right."""
+
+    first_pair: np.ndarray  # [n + 1]
+    task: np.ndarray  # [n]
+    sense: np.ndarray  # [pairs] row of the glosses
+    length: np.ndarray  # [pairs] tokens
+    gold: np.ndarray  # [pairs] bool
+    cut: int  # targets whose sentence was cut to a window
+
+    @functools.cached_property
+    def senses(self) -> np.ndarray:
+        """How many pairs each target has; kept, as every task asks for a few of 226,036."""
+        return np.diff(self.first_pair)
+
+    def pairs_of(self, targets: np.ndarray) -> np.ndarray:
+        """The pairs of targets [..., n] of one row length each: [..., Σ senses]."""
+        sizes = self.senses[targets]
+        if targets.ndim > 1:  # replicas differ in their targets, not in how many of each task
+            return np.stack([self.pairs_of(row) for row in targets])
+        ends = np.cumsum(sizes)
+        starts = self.first_pair[targets]
+        return np.repeat(starts - (ends - sizes), sizes) + np.arange(ends[-1] if len(ends) else 0)
+
+
+class PairTable:
+    """All pairs of a prepared corpus; ``table[numbers]`` is a batch.
+
+    Inputs are `Ragged` token ids, targets 1.0 for a right sense and 0.0 for the others.
+
+    Args:
+        prepared: the token tables.
+        longest: tokens of a pair at most; longer sentences are cut around their target.
+    """
+
+    host_index = full_batches = True
+
+    def __init__(self, prepared: Prepared, longest: int = 96) -> None:
+        template = prepared.template
+        self.widths = (*(w for w in WIDTHS if w < longest), longest)
+        specials = [template.pad, template.mark, template.first, *template.middle, template.last]
+        layout, self.targets = _lay_out(prepared, longest, len(specials))
+        tokens = np.concatenate((specials, prepared.sentences, prepared.glosses))
+        self.tokens = torch.from_numpy(tokens.astype(np.int64))
+        self.layout = torch.from_numpy(layout)
+        self.labels = torch.from_numpy(self.targets.gold.astype(np.float32))
+        self.between = len(template.middle)
+        self.device = torch.device("cpu")
+        self._columns = torch.arange(longest)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: Device) -> PairTable:
+        moved = copy.copy(self)
+        moved.device = torch.device(device)
+        for name in ("tokens", "layout", "labels", "_columns"):
+            setattr(moved, name, getattr(self, name).to(device))
+        return moved
+
+    def narrow(self, start: int, stop: int) -> PairRows:
+        return PairRows(self, np.arange(start, stop))
+
+    def __getitem__(self, index: Index) -> Batch:
+        if isinstance(index, slice):
+            index = torch.arange(*index.indices(len(self)))
+        width, numbers = self.stage(index)
+        if self.device.type != "cpu":
+            numbers = numbers.pin_memory().to(self.device, non_blocking=True)
+        return self.assemble(width, numbers)
+
+    def width(self, longest: int) -> int:
+        return next(w for w in self.widths if w >= longest)
+
+    def stage(self, index: Tensor) -> tuple[int, Tensor]:
+        """The host's half of reading pairs ``[B]`` or ``[S, B]``: a width that fits them all."""
+        index = index.cpu()
+        return self.width(int(self.targets.length[index.numpy()].max(initial=1))), index
+
+    def assemble(self, width: int, numbers: Tensor) -> Batch:
+        """The device's half: tokens ``[..., B, width]`` and labels."""
+        rows = self.layout[numbers].long()
+        source = _sources(self._columns[:width], rows, self.between)
+        return Ragged(self.tokens[source], rows[..., LENGTH]), self.labels[numbers]
+
+
+def _sources(column: Tensor, rows: Tensor, between: int) -> Tensor:
+    """Where each column's token stands in the list of tokens: ``[..., width]``.
+
+    ``between`` is how many tokens the middle has.
+    """
+    if rows.is_cuda and not torch.cuda.is_current_stream_capturing():
+        # one launch in place of twenty; within a graph launches cost nothing
+        return _sources_cuda()(column, *rows[..., None].unbind(-2), between=between)
+    at = Layout(*rows[..., None].unbind(-2))
+    marks = at.start + 1, at.stop + 2  # their columns
+    # within the sentence each mark shifts what follows it by one place
+    source = at.window + column - 1 - (column > marks[0]).long() - (column > marks[1]).long()
+    source = torch.where((column == marks[0]) | (column == marks[1]), MARK, source)
+    middle = at.second - between
+    source = torch.where(column >= middle, MIDDLE + column - middle, source)
+    source = torch.where(column >= at.second, at.gloss + column - at.second, source)
+    source = torch.where(column == at.length - 1, MIDDLE + between, source)
+    source = torch.where(column >= at.length, PAD, source)
+    return torch.where(column == 0, FIRST, source)
+
+
+# The same as one kernel, with PAD, MARK, FIRST and MIDDLE as numbers and Layout's columns in order.
+_SOURCES_CUDA = """
+template <typename T> T source(T c, T window, T start, T stop, T second, T gloss, T length,
+                               T between) {
+    if (c == 0) return 2;
+    if (c >= length) return 0;
+    if (c == length - 1) return between + 3;
+    if (c >= second) return gloss + c - second;
+    if (c >= second - between) return c - second + between + 3;
+    if (c == start + 1 || c == stop + 2) return 1;
+    return window + c - 1 - (c > start + 1) - (c > stop + 2);
+}
+"""
+
+
+@functools.cache
+def _sources_cuda() -> Callable[..., Tensor]:
+    return torch.cuda.jiterator._create_jit_fn(_SOURCES_CUDA, between=0)
+
+
+def _lay_out(prepared: Prepared, longest: int, sentence_start: int) -> tuple[np.ndarray, Targets]:
+    task, sentence, start, stop = (column.astype(np.int64) for column in prepared.targets.T)
+    senses = prepared.senses_per_task.astype(np.int64)[task]
+    first_pair = np.cumsum([0, *senses])
+    gloss_length = np.diff(prepared.gloss_ends).astype(np.int64)
+    between = len(prepared.template.middle)
+    around = 4 + between  # first, two marks, the middle ones, last
+    # no gloss takes more than half of a pair; the window is the same for all of a target's glosses
+    gloss_length = np.minimum(gloss_length, longest // 2)
+    longest_gloss = np.maximum.reduceat(gloss_length, prepared.tasks[:-1])[task]
+    begin, end = _window(prepared, sentence, start, stop, longest - around - longest_gloss)
+    stop = np.minimum(stop, end)
+
+    def each(values: np.ndarray) -> np.ndarray:
+        return np.repeat(values, senses)
+
+    sense = each(prepared.tasks[task] - first_pair[:-1]) + np.arange(first_pair[-1])
+    offset = sentence_start + prepared.sentence_ends[sentence].astype(np.int64)
+    gloss_start = sentence_start + len(prepared.sentences)
+    second = each(end - begin + 3 + between)
+    columns = Layout(
+        window=each(offset + begin),
+        start=each(start - begin),
+        stop=each(stop - begin),
+        second=second,
+        gloss=gloss_start + prepared.gloss_ends[sense],
+        length=second + gloss_length[sense] + 1,
+    )
+    layout = np.stack(columns, axis=1).astype(np.int32)
+    gold = np.zeros(first_pair[-1], bool)
+    gold[first_pair[prepared.gold[:, 0]] + prepared.gold[:, 1]] = True
+    length = layout[:, LENGTH].astype(np.int16)
+    whole = np.diff(prepared.sentence_ends).astype(np.int64)[sentence]
+    cut = int((end - begin < whole).sum())
+    return layout, Targets(first_pair, task, sense.astype(np.int32), length, gold, cut)
+
+
+def _window(
+    prepared: Prepared, sentence: np.ndarray, start: np.ndarray, stop: np.ndarray, room: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens [begin, end) of each sentence: at most `room`, with the target in the middle."""
+    size = np.diff(prepared.sentence_ends).astype(np.int64)[sentence]
+    begin = np.clip((start + stop - room) // 2, 0, np.maximum(size - room, 0))
+    begin = np.minimum(begin, start)  # a target longer than the room loses its end
+    return begin, np.minimum(begin + room, size)
+
+
+class PairRows:
+    """Some pairs of a table, ``[n]`` or, where replicas see others, ``[S, n]``; a view."""
+
+    host_index = full_batches = True
+
+    def __init__(self, table: PairTable, numbers: np.ndarray) -> None:
+        self.table, self.numbers = table, numbers
+
+    def __len__(self) -> int:
+        return self.numbers.shape[-1]
+
+    def __getitem__(self, index: Index) -> Batch:
+        if isinstance(index, slice):
+            return self.table[torch.from_numpy(self.numbers[..., index])]
+        return self.table[self.locate(index)[1]]
+
+    def locate(self, index: Tensor) -> tuple[PairTable, Tensor]:
+        """The table, and the rows' numbers in it."""
+        rows = index.cpu().numpy()
+        if self.numbers.ndim == 1:
+            return self.table, torch.from_numpy(self.numbers[rows])
+        rows = np.broadcast_to(rows, (len(self.numbers), rows.shape[-1]))
+        return self.table, torch.from_numpy(np.take_along_axis(self.numbers, rows, 1))
+
+    def narrow(self, start: int, stop: int) -> PairRows:
+        return PairRows(self.table, self.numbers[..., start:stop])
+
+    def to(self, device: Device) -> PairRows:
+        return PairRows(self.table.to(device), self.numbers)

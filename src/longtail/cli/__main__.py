@@ -1,0 +1,5 @@
+"""`python -m longtail.cli`."""
+
+from longtail.cli.entry import main
+
+raise SystemExit(main())

@@ -1,0 +1,54 @@
+"""`longtail report`: tables, figures and a page from a folder of runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+EXAMPLES = """examples:
+  longtail report runs/table1                    tables, figures and report.html next to the runs
+  longtail report runs/table1 --out /tmp/report  somewhere else
+  longtail report runs --no-figures --no-page    the tables only
+  longtail report --compare runs/a runs/b        two runs, or two studies, side by side
+  longtail report runs/table1 --parquet scores.parquet   every score, for pandas or polars
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("folder", nargs="?", type=Path, help="folder of runs, at any depth")
+    parser.add_argument("--out", type=Path, help="where to write (default: the folder itself)")
+    parser.add_argument("--title", help="title of the tables and the page")
+    parser.add_argument("--paper", help="show the paper's numbers of this table beside ours")
+    parser.add_argument(
+        "--compare", nargs=2, type=Path, metavar=("A", "B"), help="compare two folders of runs"
+    )
+    parser.add_argument("--parquet", type=Path, metavar="FILE", help="export every score")
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="send finished runs to tensorboard, wandb or mlflow",
+    )
+    parser.add_argument(
+        "--no-select", action="store_true", help="show every value of the study's [select] key"
+    )
+    parser.add_argument("--no-figures", action="store_true", help="skip the figures")
+    parser.add_argument("--no-page", action="store_true", help="skip report.html")
+    parser.add_argument("--json", action="store_true", help="print table.json, nothing else")
+    parser.add_argument("--quiet", action="store_true", help="print only the paths")
+
+
+def main(args: argparse.Namespace) -> int:
+    from longtail.report.command import run
+
+    code = run(args)
+    if args.log and not args.compare:
+        from longtail.report.results import load
+        from longtail.study.logged import log_result  # and with it torch, which takes seconds
+
+        for finished in load(args.folder).finished:
+            log_result(finished, args.log, (args.out or args.folder) / "logs" / finished.id)
+    return code

@@ -1,0 +1,174 @@
+"""`longtail run`: every setting of the benchmark, of training and of the method is a flag."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from longtail.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from longtail.runs.config import Option, RunConfig
+
+EXAMPLES = """examples:
+  longtail run toy                                     finetune with Continual AdamW, seed 0
+  longtail run toy --method derpp --buffer 200         a method and one of its settings
+  longtail run toy --optimizer reset --seed 3          the same sequence without moment carry-over
+  longtail run toy --config my.toml --set train.lr=3e-4
+  longtail run toy --method ewc --help                 all settings, with their defaults
+
+Calling it again with the same --out resumes an interrupted run and leaves a finished one alone.
+"""
+USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] [settings]"
+RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}
+RESERVED |= {"help", "benchmark"}
+TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags that every run has."""
+    parser.usage, parser.epilog = USAGE, EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("benchmark", nargs="?", metavar="BENCHMARK", help="a name from `longtail list`")
+    add("--method", default=argparse.SUPPRESS, metavar="M", help="a method (default: finetune)")
+    add(
+        "--optimizer",
+        default=argparse.SUPPRESS,
+        metavar="P",
+        help="optimizer policy, such as continual, reset or carry (default: continual)",
+    )
+    add("--seed", default=argparse.SUPPRESS, metavar="N", help="seed of the run (default: 0)")
+    add("--config", type=Path, metavar="FILE", help="settings from a TOML file; flags override it")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting, such as train.lr=0.01; may be given more than once",
+    )
+    add("--out", type=Path, metavar="DIR", help="run folder (default: runs/<what it is>)")
+    add(
+        "--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)"
+    )
+    add("--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice)")
+    add(
+        "--snapshot-minutes",
+        type=float,
+        default=2.0,
+        metavar="X",
+        help="least time between snapshots (default: 2); 0 writes one after every step",
+    )
+    add(
+        "--log",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="also log to tensorboard, wandb or mlflow; may be given more than once",
+    )
+    add("--quiet", action="store_true", help="print only warnings and errors")
+    add("--json", action="store_true", help="JSON lines on stdout")
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """Arguments after `run`; settings flags arrive in ``args.flags`` under their dotted keys."""
+    parser = Parser(prog="longtail run", description=__doc__, allow_abbrev=False)
+    add_arguments(parser)
+    if not argv or argv in (["-h"], ["--help"]):
+        parser.print_help()
+        raise SystemExit(0 if argv else 2)
+    first = Parser(prog="longtail run", add_help=False, allow_abbrev=False)
+    for flag in ("--method", "--optimizer", "--config"):
+        first.add_argument(flag)
+    named = argv[0] if not argv[0].startswith("-") else None
+    known, _ = first.parse_known_args(argv[1:] if named else argv)
+
+    from longtail.runs.config import options, read_toml
+
+    file = read_toml(known.config) if known.config else {}
+    benchmark = named or file.get("benchmark")
+    if benchmark is None:
+        raise ValueError("name a benchmark right after `run`, such as `longtail run toy`")
+    method = known.method or str(file.get("method", "finetune"))
+    optimizer = known.optimizer or str(file.get("optimizer", "continual"))
+    settings = options(benchmark, method, optimizer)
+    add_setting_flags(parser, settings, method)
+    args = parser.parse_args(argv)
+    given = vars(args)
+    args.flags = {o.key: _value(given.pop(o.key)) for o in settings if o.key in given}
+    args.benchmark = benchmark
+    return args
+
+
+def _value(text: Any) -> Any:
+    from longtail.runs.values import parse as parse_value
+
+    return parse_value(text) if isinstance(text, str) else text
+
+
+def add_setting_flags(parser: argparse.ArgumentParser, settings: list[Option], method: str) -> None:
+    """A flag per setting: `--lr`, or `--train-optimizer` where the short name is taken."""
+    from longtail.runs.values import describe, plain
+
+    names = [o.name for o in settings]
+    groups: dict[str, Any] = {}
+    for option in settings:
+        if not option.table:
+            continue
+        title = TITLES.get(option.table, f"the method {method}")
+        if option.table not in groups:
+            groups[option.table] = parser.add_argument_group(f"settings of {title}")
+        flag = option.name.replace("_", "-")
+        if names.count(option.name) > 1 or flag in RESERVED:
+            flag = f"{option.table}-{flag}"
+        default = plain(option.default)
+        text = f"{option.help} (default: {default})".replace("%", "%%").strip()
+        common: dict[str, Any] = {"dest": option.key, "default": argparse.SUPPRESS, "help": text}
+        if option.type is bool:
+            action = argparse.BooleanOptionalAction
+            groups[option.table].add_argument(f"--{flag}", action=action, **common)
+        else:
+            metavar = _metavar(describe(option.type))
+            groups[option.table].add_argument(f"--{flag}", metavar=metavar, **common)
+
+
+def _metavar(kind: str) -> str:
+    """`NUMBER`, `adamw|adam`, `A,B,...`: choices are shown as they must be written."""
+    if kind.startswith("a list"):
+        return "A,B,..."
+    kind = kind.replace(" ", "")
+    for name in ("integer", "number", "text", "path"):
+        kind = kind.replace(name, name.upper())
+    return kind if len(kind) <= 24 else "VALUE"
+
+
+def default_out(config: RunConfig) -> Path:
+    method = config.method.replace(":", ".")
+    name = f"{config.benchmark}-{method}-{config.optimizer}-s{config.seed}"
+    return Path("runs") / name.replace("/", "-")
+
+
+def main(args: argparse.Namespace) -> int:
+    from longtail.runs.config import resolve
+    from longtail.runs.folder import execute
+
+    config = resolve(args.benchmark, args.config, args.flags, args.set)
+    out = args.out or default_out(config)
+    tell = None
+    if args.log:
+        from longtail.runs.loggers import logged
+        from longtail.runs.progress import reporter
+
+        tell = logged(reporter(args.quiet, args.json), args.log, config, out)
+    execute(
+        config,
+        out,
+        reporter=tell,
+        quiet=args.quiet,
+        json=args.json,
+        device=args.device,
+        threads=args.threads,
+        snapshot_minutes=args.snapshot_minutes,
+    )
+    return 0

@@ -1,0 +1,75 @@
+"""`longtail study`: execute all runs of a study file that are not finished, then report."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+EXAMPLES = """examples:
+  longtail study studies/table1.toml --dry-run            the runs it stands for, and an estimate
+  longtail study studies/table1.toml --out runs/table1    execute what is not finished, then report
+  longtail study my.toml --only 'method=derpp' --jobs 4   some of the runs, in four processes
+  longtail study my.toml --engine ray --address auto      the same runs on a Ray cluster
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("file", type=Path, help="study file (TOML)")
+    parser.add_argument("--out", type=Path, help="study folder (default: runs/<name of the study>)")
+    parser.add_argument("--dry-run", action="store_true", help="print the runs, execute nothing")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="execute only matching runs; may be given more than once",
+    )
+    parser.add_argument("--seeds", help="other seeds than the file's, such as 0-4 or 0,3,7")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="local processes")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 (default: auto)")
+    parser.add_argument("--engine", choices=["local", "ray"], default="local")
+    parser.add_argument("--address", help="Ray cluster, such as auto (default: start a local one)")
+    parser.add_argument(
+        "--storage",
+        choices=["shared", "fetch"],
+        default="shared",
+        help="with Ray: the study folder is on storage all workers share, or is fetched back",
+    )
+    parser.add_argument(
+        "--snapshot-minutes", type=float, default=2.0, metavar="M", help="time between snapshots"
+    )
+    parser.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="also log to tensorboard, wandb or mlflow; may be given more than once",
+    )
+    parser.add_argument("--no-report", action="store_true", help="leave out tables and page")
+    parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
+    parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
+
+
+def main(args: argparse.Namespace) -> int:
+    from longtail.study.command import run
+
+    return run(args, command_line(args))
+
+
+def command_line(args: argparse.Namespace) -> str:
+    """The command with the arguments that are not defaults; of absolute paths the last part."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = ["longtail", "study"]
+    for action in parser._actions:
+        value = getattr(args, action.dest, action.default)
+        if value == action.default or action.dest == "help":
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            words += action.option_strings[-1:]
+            if one is not True:
+                words.append(one.name if isinstance(one, Path) and one.is_absolute() else str(one))
+    return shlex.join(words)

@@ -1,0 +1,1 @@
+"""A BERT-like encoder that several benchmarks share: plain, stacked and as fused kernels."""

@@ -1,0 +1,78 @@
+"""The names of methods, optimizer policies and metrics, and what tables call them.
+
+This file imports nothing of longtail and no torch, so that reports, the command line and the
+training loop can share it. A method's class is registered in `methods/`, under the name here.
+
+==============  ============  =============  =====  ========  ==================================
+policy          first_moment  second_moment  beta3  boundary  which is
+==============  ============  =============  =====  ========  ==================================
+continual       reset         task           0.9    yes       Continual Adam(W): "with MC"
+continual_seen  reset         task_seen      0.9    yes       the same for weights moved before
+reset           reset         reset          0      yes       fresh state per task: "without MC"
+carry           ema           ema            0      no        plain Adam(W), not told about tasks
+==============  ============  =============  =====  ========  ==================================
+
+"With" and "without MC" are the paper's words. `continual_seen` gives weights that no earlier task
+has moved plain Adam's step, where `continual` averages their past in as zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# What tables call a method. Multi-task training is Finetune on the union of all tasks.
+METHOD_NAMES = {
+    "finetune": "Finetune",
+    "ewc": "EWC",
+    "ewcpp": "EWC++",
+    "reservoir": "Reservoir",
+    "derpp": "DER++",
+    "agem": "A-GEM",
+    "multitask": "MTL",
+}
+METHODS = tuple(METHOD_NAMES)
+
+METRICS = {"RP": "retained", "LP": "learned", "FGT": "forgetting", "BWT": "backward transfer"}
+
+WARM_UP = 0.9  # beta3 of the policies that have one
+
+
+def option(default: Any, text: str) -> Any:
+    """A field of a settings dataclass, with the line of help that `--help` shows."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One optimizer policy; `lr_scale` multiplies the learning rate (learning rates in a stack)."""
+
+    name: str
+    first_moment: Literal["reset", "ema", "task"] = option(
+        "reset", "the first moment at a task boundary"
+    )
+    second_moment: Literal["reset", "ema", "task", "task_seen"] = option(
+        "task", "the second moment at a task boundary"
+    )
+    beta3: float = option(WARM_UP, "warm-up at the start of a task, 1 - beta3**t; 0 for none")
+    boundary: bool = option(True, "tell the optimizer when a task ends (false: plain Adam)")
+    lr_scale: float = option(1.0, "multiplies the learning rate")
+
+
+POLICIES: dict[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        Policy("continual"),
+        Policy("continual_seen", second_moment="task_seen"),
+        Policy("reset", second_moment="reset", beta3=0.0),
+        Policy("carry", first_moment="ema", second_moment="ema", beta3=0.0, boundary=False),
+    )
+}
+
+# What tables call a policy.
+POLICY_NAMES = {
+    "continual": "w/ MC",
+    "continual_seen": "w/ MC, seen",
+    "reset": "w/o MC",
+    "carry": "carry",
+}

@@ -1,0 +1,1 @@
+"""The compiled step of Continual Adam on a CPU."""

@@ -1,0 +1,109 @@
+"""What runs are called: the labels by which tables and figures tell them apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from longtail.names import METHODS, POLICIES, WARM_UP, Policy
+
+# These name a run or follow from its name; every other setting that varies becomes a label.
+NAMING = ("seed", "method", "optimizer", "policy", "benchmark")
+# Keys of a table's row that say something else: a setting of such a name needs a longer label.
+RESERVED = ("seed", "method", "policy", "benchmark", "seeds", "diverged", "selected", "validation")
+
+
+class Labelled(Protocol):
+    id: str
+    config: dict[str, Any]
+    labels: dict[str, Any]
+
+    @property
+    def seed(self) -> int: ...
+
+
+R = TypeVar("R", bound=Labelled)
+
+
+def label(runs: list[R], plan: dict[str, Any]) -> list[R]:
+    """Names every run by what tells it apart: the study's labels, else the settings that vary."""
+    planned = {entry["id"]: entry["labels"] for entry in plan.get("runs", [])}
+    if planned:
+        runs = [run for run in runs if run.id in planned]  # left over from an earlier study file
+        for run in runs:
+            run.labels = dict(planned[run.id])
+        order = {identity: i for i, identity in enumerate(planned)}
+        return sorted(runs, key=lambda run: order[run.id])
+    flats = [dict(_flatten(run.config)) for run in runs]
+    for run, flat in zip(runs, flats, strict=True):
+        run.labels = {"method": str(flat.get("method", "?")), "policy": policy_name(run.config)}
+    if len({flat.get("benchmark") for flat in flats}) > 1:
+        for run, flat in zip(runs, flats, strict=True):
+            run.labels["benchmark"] = str(flat.get("benchmark", "?"))
+    for key, name in label_names(_varying(runs, flats)).items():
+        for run, flat in zip(runs, flats, strict=True):
+            run.labels[name] = flat.get(key)
+    return sorted(runs, key=_place)
+
+
+def label_names(keys: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """What a setting's label is called: `lr` of train.lr, or train_lr where that is something else.
+
+    >>> label_names(["train.lr", "data.seed"])
+    {'train.lr': 'lr', 'data.seed': 'data_seed'}
+    """
+    short = [key.rpartition(".")[2] for key in keys]
+    used = {*RESERVED, *taken}
+    return {
+        key: key.replace(".", "_") if name in used or short.count(name) > 1 else name
+        for key, name in zip(keys, short, strict=True)
+    }
+
+
+def _place(run: Labelled) -> tuple[Any, ...]:
+    """The paper's order of methods and policies, then the other labels, then seeds."""
+    known = (METHODS, tuple(POLICIES))
+    named = zip((run.labels["method"], run.labels["policy"]), known, strict=True)
+    rank = [(order.index(n) if n in order else len(order), n) for n, order in named]
+    return (*rank, json.dumps(run.labels, default=str), run.seed)
+
+
+def _varying(runs: Sequence[Labelled], flats: list[dict[str, Any]]) -> list[str]:
+    """Settings that differ between runs of one method, policy and benchmark, seeds apart."""
+    seen: dict[tuple[Any, ...], set[str]] = {}
+    for run, flat in zip(runs, flats, strict=True):
+        for key, value in flat.items():
+            if key.partition(".")[0] not in NAMING:
+                seen.setdefault((*run.labels.values(), key), set()).add(json.dumps(value))
+    keys = [key for (*_, key), values in seen.items() if len(values) > 1]
+    return list(dict.fromkeys(keys))
+
+
+def policy_name(config: dict[str, Any]) -> str:
+    """`continual`, `reset`, `carry`, or, for an ablation row, what it does with the moments."""
+    name = str(config.get("optimizer", "?"))
+    policy = config.get("policy") or {}
+    if name in POLICIES and _is_usual(policy, POLICIES[name]):
+        return name
+    moments = f"{policy.get('first_moment')}/{policy.get('second_moment')}"
+    beta3 = policy.get("beta3")
+    if not beta3:
+        return moments
+    return moments + ("+adjust" if beta3 == WARM_UP else f"+adjust {beta3}")
+
+
+def _is_usual(policy: dict[str, Any], usual: Policy) -> bool:
+    """Whether nothing differs from the named policy, as far as it matters to an optimizer."""
+    keys = ["boundary", "beta3"]
+    if usual.boundary:  # without a boundary nobody asks what happens to the moments there
+        keys += ["first_moment", "second_moment"]
+    return all(policy.get(key, getattr(usual, key)) == getattr(usual, key) for key in keys)
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,77 @@
+"""Read JSON that may be damaged: of the expected type, or a sentence that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from longtail.support.files import parse_json
+
+
+def read_json(path: Path, kind: type, problems: list[str]) -> Any:
+    """The same, or an empty `kind` and a sentence in `problems`; a missing file is none."""
+    try:
+        return parse_json(path, kind)
+    except FileNotFoundError:
+        return kind()
+    except (OSError, ValueError) as error:
+        note(problems, path, f"cannot be read: {why(error)}")
+        return kind()
+
+
+def note(problems: list[str], path: Path, text: str) -> None:
+    """Adds a sentence that names a file, once."""
+    sentence = f"{Path(*path.parts[-3:])} {text}"
+    if sentence not in problems:
+        problems.append(sentence)
+
+
+def why(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+
+
+def read_plan(folder: Path, problems: list[str]) -> dict[str, Any]:
+    """A study's plan.json without what is not of its type."""
+    path = folder / "plan.json"
+    plan = read_json(path, dict, problems)
+    types = {"report": dict, "select": dict, "stacks": dict, "runs": list}
+    for key in [k for k, kind in types.items() if not isinstance(plan.get(k, kind()), kind)]:
+        note(problems, path, f"has {key} = {plan.pop(key)!r}, which is left out")
+    runs = [e for e in plan.get("runs", []) if _is_planned(e)]
+    if len(runs) < len(plan.get("runs", [])):
+        note(problems, path, f"has {len(plan['runs']) - len(runs)} runs that cannot be read")
+        plan["runs"] = runs
+    return plan
+
+
+def _is_planned(entry: Any) -> bool:
+    labels = entry.get("labels") if isinstance(entry, dict) else None
+    named = isinstance(labels, dict) and {"method", "policy"} <= labels.keys()
+    return named and isinstance(entry.get("id"), str)
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """The content of a stack's runs.json; `ValueError` where it is not that."""
+    entries = parse_json(path, list)
+    kinds = {"id": str, "config": dict, "summary": dict}
+    for entry in entries:
+        if not isinstance(entry, dict) or any(
+            not isinstance(entry.get(key), kind) for key, kind in kinds.items()
+        ):
+            raise ValueError(f"{path.name} has an entry without id, config or summary")
+    return entries
+
+
+def read_error(folder: Path, problems: list[str]) -> str | None:
+    """Why a run failed, from its error.json."""
+    found = read_json(folder / "error.json", dict, problems).get("error")
+    return None if found is None else str(found)
+
+
+def names_of(tasks: dict[str, Any], folder: Path, problems: list[str]) -> list[str]:
+    """The names in the content of a tasks.json."""
+    names = tasks.get("names", [])
+    if isinstance(names, list):
+        return list(map(str, names))
+    note(problems, folder / "tasks.json", f"has names = {names!r}, which is not a list")
+    return []

@@ -1,0 +1,306 @@
+"""Read any folder of runs and stacks into one form in memory, from which reports are made.
+
+A folder may hold single runs (`config.toml`, `scores.jsonl`, `summary.json`), stacks of runs
+(`runs.json`, `scores.npz`) and a study's `plan.json`, at any depth. What cannot be read becomes a
+sentence in `Results.problems`, not an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longtail.report.labelling import label
+from longtail.report.reading import (
+    names_of,
+    note,
+    read_entries,
+    read_error,
+    read_json,
+    read_plan,
+    why,
+)
+from longtail.support.files import parse_json
+
+SKIPPED = {"snapshot", "figures", "tensorboard", "wandb", "mlruns", "logs", ".git", "__pycache__"}
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """Scores of one run by task: when learned (own, a_ii), best since, last; and RP over time."""
+
+    names: list[str]
+    train_sizes: np.ndarray | None
+    test_sizes: np.ndarray | None
+    own: np.ndarray  # [T]
+    best: np.ndarray  # [T]
+    last: np.ndarray  # [T]
+    after: np.ndarray  # [E] number of tasks learned at each full evaluation
+    curve: np.ndarray  # [E] RP over those tasks
+
+
+@dataclass
+class Result:
+    """One run, finished or not."""
+
+    id: str
+    folder: Path
+    config: dict[str, Any]
+    status: str  # "finished" | "unfinished" | "failed"
+    summary: dict[str, Any] = field(default_factory=dict)
+    timing: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    member: int | None = None  # its row in the scores.npz of a stack
+    labels: dict[str, Any] = field(default_factory=dict)
+    stack: _Stack | None = None
+    problems: list[str] = field(default_factory=list)  # shared with `Results`
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get("seed", 0))
+
+    @property
+    def higher_is_better(self) -> bool:
+        return bool(self.summary.get("higher_is_better", True))
+
+    def metric(self, name: str) -> float:
+        """RP, LP, FGT, BWT, or a path into summary.json such as `breakdown.tail.RP`."""
+        value: Any = self.summary
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        try:
+            return _number(value)
+        except (TypeError, ValueError):
+            note(self.problems, self.folder, f"{name} of {self.id} is {value!r}, not a number")
+            return float("nan")
+
+    @cached_property
+    def scores(self) -> TaskScores | None:
+        """None where the run has not been evaluated or its file cannot be read."""
+        try:
+            return self.stack.scores(self.member or 0) if self.stack else self._replay()
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # a damaged file may make its reader raise anything
+            name = "scores.npz" if self.stack else "scores.jsonl"
+            note(self.problems, self.folder / name, f"cannot be read: {why(error)}")
+            return None
+
+    def evaluations(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yields (after, task indices, scores) in the order of scores.jsonl."""
+        with open(self.folder / "scores.jsonl", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    entry = json.loads(line)
+                except json.JSONDecodeError:
+                    if not line.endswith("\n"):
+                        return  # the last line of an interrupted run may be cut off
+                    raise ValueError(f"line {number} is not JSON: {line.strip()[:40]!r}") from None
+                found = entry["scores"]
+                yield (
+                    int(entry["after"]),
+                    np.fromiter(map(int, found), np.int64, len(found)),
+                    np.array([_number(v) for v in found.values()]),
+                )
+
+    def _replay(self) -> TaskScores | None:
+        rows = list(self.evaluations())
+        if not rows:
+            return None
+        tasks = read_json(self.folder / "tasks.json", dict, self.problems)
+        count = 1 + max(int(index.max()) for _, index, _ in rows if len(index))
+        names = names_of(tasks, self.folder, self.problems)
+        count = max(count, len(names))
+        test_sizes = _sizes(tasks.get("test_sizes"), count)
+        own, best, last = (np.full(count, np.nan) for _ in range(3))
+        after, curve = [], []
+        better = np.fmax if self.higher_is_better else np.fmin
+        for learned, index, values in rows:
+            mine = index == learned
+            own[index[mine]] = values[mine]
+            best[index] = better(best[index], values)
+            last[index] = values
+            # every task so far, so this is a point of the RP curve
+            if len(index) > min(learned, count - 1):
+                weights = np.ones(len(index)) if test_sizes is None else test_sizes[index]
+                some = weights > 0  # a task without test examples has no score
+                if some.any():
+                    after.append(learned + 1)
+                    curve.append(float(np.average(values[some], weights=weights[some])))
+        return TaskScores(
+            names if len(names) == count else [f"task {i + 1}" for i in range(count)],
+            _sizes(tasks.get("train_sizes"), count),
+            test_sizes,
+            own,
+            best,
+            last,
+            np.array(after, dtype=np.int64),
+            np.array(curve),
+        )
+
+
+class _Stack:
+    """The scores.npz that the runs of one stack share, read once and only when asked for."""
+
+    def __init__(self, folder: Path, problems: list[str]) -> None:
+        self.folder, self.problems = folder, problems
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        with open(self.folder / "scores.npz", "rb") as opened, np.load(opened) as file:
+            return {name: file[name] for name in file.files}
+
+    @cached_property
+    def names(self) -> list[str]:
+        tasks = read_json(self.folder / "tasks.json", dict, self.problems)
+        return names_of(tasks, self.folder, self.problems)
+
+    def scores(self, member: int) -> TaskScores:
+        a = self.arrays
+        sizes = {
+            name: a[name] if a[name].ndim == 1 else a[name][member % len(a[name])]
+            for name in ("train_sizes", "test_sizes")
+            if name in a
+        }
+        count = a["own"].shape[-1]
+        return TaskScores(
+            self.names if len(self.names) == count else [f"task {i + 1}" for i in range(count)],
+            sizes.get("train_sizes"),
+            sizes.get("test_sizes"),
+            a["own"][member],
+            a["best"][member],
+            a["last"][member],
+            a["after"] + 1,
+            a["curve"][member],
+        )
+
+
+@dataclass
+class Results:
+    """All runs of a folder, and what the study file said about them."""
+
+    folder: Path
+    runs: list[Result]
+    plan: dict[str, Any]
+    problems: list[str]
+    not_selected: int = 0  # finished runs that are no longer in `runs`, see `report.selection`
+
+    @property
+    def finished(self) -> list[Result]:
+        return [run for run in self.runs if run.status == "finished"]
+
+    @property
+    def state(self) -> str:
+        """How far the study is, as a sentence."""
+        shown, failed = len(self.finished), sum(run.status == "failed" for run in self.runs)
+        done = shown + self.not_selected
+        planned = max(len(self.plan.get("runs", [])), len(self.runs) + self.not_selected)
+        if not planned:
+            return f"No runs in {self.folder.name or self.folder}."
+        text = f"{done} of {planned} runs finished"
+        text += f", {failed} failed" if failed else ""
+        return text + (f"; {shown} are selected and shown." if self.not_selected else ".")
+
+
+def load(folder: Path) -> Results:
+    """Reads every run and stack below `folder`.
+
+    Raises:
+        ValueError: when there is no such folder.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"No folder {folder}")
+    problems: list[str] = []
+    plan = read_plan(folder, problems)
+    found: dict[str, Result] = {}
+    for where, names, files in os.walk(folder):
+        names[:] = sorted(name for name in names if name not in SKIPPED)
+        path = Path(where)
+        try:
+            if "runs.json" in files:
+                runs = _read_stack(path, problems)
+            elif "stack.json" in files:
+                runs = _read_begun_stack(path, problems)
+            elif "config.toml" in files:
+                runs = [_read_run(path, files, problems)]
+            else:
+                continue
+            for run in runs:
+                _ = run.seed  # which must be a number
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            note(problems, path, f"cannot be read: {why(error)}")
+            continue
+        for run in runs:
+            known = found.get(run.id)
+            if known is None or (known.status != "finished" and run.status == "finished"):
+                found[run.id] = run
+    runs = label(list(found.values()), plan)
+    if left := len(found) - len(runs):
+        problems.append(f"{left} runs in this folder are not in its plan.json and left out.")
+    return Results(folder, runs, plan, problems)
+
+
+def _read_run(folder: Path, files: list[str], problems: list[str]) -> Result:
+    config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    error = read_error(folder, problems)
+    summary = parse_json(folder / "summary.json", dict) if "summary.json" in files else {}
+    status = "finished" if summary else "failed" if error else "unfinished"
+    timing = read_json(folder / "timing.json", dict, problems)
+    return Result(
+        _identity(config), folder, config, status, summary, timing, error, problems=problems
+    )
+
+
+def _read_stack(folder: Path, problems: list[str]) -> list[Result]:
+    entries = read_entries(folder / "runs.json")
+    timing = read_json(folder / "timing.json", dict, problems)
+    shared = _Stack(folder, problems)
+    return [
+        Result(
+            entry["id"],
+            folder,
+            entry["config"],
+            "finished",
+            entry["summary"],
+            timing,
+            member=i,
+            stack=shared,
+            problems=problems,
+        )
+        for i, entry in enumerate(entries)
+    ]
+
+
+def _read_begun_stack(folder: Path, problems: list[str]) -> list[Result]:
+    """The runs of a stack that has not come to its end."""
+    error = read_error(folder, problems)
+    status = "failed" if error else "unfinished"
+    members = parse_json(folder / "stack.json", dict)
+    return [
+        Result(i, folder, config, status, error=error, problems=problems)
+        for i, config in members.items()
+    ]
+
+
+def _identity(config: dict[str, Any]) -> str:
+    """The id of `settings.RunConfig`, without having to resolve settings of another version."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _sizes(values: Any, count: int) -> np.ndarray | None:
+    if not isinstance(values, list) or len(values) < count:
+        return None
+    return np.asarray(values, dtype=np.float64)

@@ -1,0 +1,124 @@
+"""From settings to something that can be trained: one run, or a stack of runs as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from longtail.benchmarks import stackable
+from longtail.methods import Method
+from longtail.replicas import build_model
+from longtail.runs.config import RunConfig, load_benchmark, method_class, stack_key
+from longtail.support.random import Seed
+from longtail.tasks import TableSequence, TaskSequence, multitask, validation_share
+from longtail.training import Policy, Run
+from longtail.training.captured_fisher import capture_fisher
+
+
+def build_run(config: RunConfig, device: torch.device | str = "cpu") -> Run:
+    """A fresh run of one configuration."""
+    benchmark = load_benchmark(config.benchmark).build(config.data, config.seed)
+    sequence = _sequence(benchmark, config, config.seed).to(device)
+    model = build_model(benchmark.make_model, config.seed).to(device)
+    method = _method(config, model, sequence, config.seed)
+    return Run(
+        sequence,
+        model,
+        method,
+        [config.policy],
+        config.train,
+        config.seed,
+        evaluate=benchmark.evaluate,
+    )
+
+
+def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu") -> Stack:
+    """One program that trains all ``configs``; they must agree on `stack_key`."""
+    stack = Stack(configs)
+    first = stack.configs[0]
+    module = load_benchmark(first.benchmark)
+    if not stackable(module, first.data):
+        raise ValueError(
+            f"benchmark {first.benchmark!r} cannot be stacked with these settings: "
+            "`stack = false` in the study file trains its runs one by one"
+        )
+    if hasattr(module, "build_stack"):
+        benchmark = module.build_stack([row.data for row in stack.rows], stack.seeds)
+    else:
+        benchmark = module.build(first.data, first.seed)
+    seeds = torch.tensor(stack.seeds)
+    sequence = _sequence(benchmark, first, seeds).to(device)
+    model = build_model(benchmark.make_model, stack.seeds, len(stack.rows)).to(device)
+    method = _method(first, model, sequence, seeds.to(device))
+    stack.run = Run(
+        sequence,
+        model,
+        method,
+        stack.policies,
+        replace(first.train, lr=stack.lr),
+        seeds.to(device),
+        evaluate=benchmark.evaluate,
+    )
+    return stack
+
+
+class Stack:
+    """Which config is which replica: rows (policy, learning rate, data) by seeds.
+
+    The program trains the full grid; where ``configs`` lack a combination, it is left out of the
+    results.
+    """
+
+    run: Run
+
+    def __init__(self, configs: Sequence[RunConfig]) -> None:
+        if not configs:
+            raise ValueError("a stack needs at least one configuration")
+        kinds = {stack_key(config): config for config in configs}
+        if len(kinds) > 1:
+            names = " and ".join(config.id for config in list(kinds.values())[:2])
+            raise ValueError(f"runs {names} differ in more than a stack allows")
+        self.configs = list(configs)
+        self.seeds = list(dict.fromkeys(config.seed for config in configs))
+        # All seeds of a study share their settings as objects, so few rows need be named.
+        same = [(c.optimizer, *map(id, (c.data, c.train, c.methods, c.policy))) for c in configs]
+        named = {
+            key: replace(c, seed=0).id for key, c in dict(zip(same, configs, strict=True)).items()
+        }
+        keys = [named[key] for key in same]
+        rows = dict(zip(reversed(keys), reversed(self.configs), strict=True))
+        order = list(dict.fromkeys(keys))
+        self.rows = [rows[key] for key in order]
+        row_of, seed_of = ({x: i for i, x in enumerate(xs)} for xs in (order, self.seeds))
+        self.places = [(row_of[k], seed_of[c.seed]) for k, c in zip(keys, configs, strict=True)]
+        self.lr = max(row.train.lr for row in self.rows)
+        self.policies: list[Policy] = [
+            replace(row.policy, lr_scale=row.train.lr / self.lr if self.lr else 1.0)
+            for row in self.rows
+        ]
+
+
+def _sequence(benchmark: Any, config: RunConfig, seed: Seed) -> TaskSequence:
+    """The benchmark's tasks, with a validation share or as their union where that is asked for."""
+    sequence = benchmark.sequence
+    share = config.train.validation
+    if share > 0 and isinstance(sequence, TableSequence):
+        if sequence.segments("validation") is None:  # a benchmark may come with its own
+            sequence = validation_share(sequence, seed, share)
+    elif share > 0 and type(sequence).validation is TaskSequence.validation:
+        raise ValueError(f"train.validation = {share}, but {config.benchmark} cannot be split")
+    return multitask(sequence) if config.method == "multitask" else sequence
+
+
+def _method(
+    config: RunConfig, model: nn.Module, sequence: TaskSequence, seed: int | Tensor
+) -> Method:
+    cls = method_class(config.method)
+    method = cls(model, sequence.objective, seed=seed, **asdict(config.methods))
+    if getattr(load_benchmark(config.benchmark), "CAPTURED_FISHER", False):
+        capture_fisher(method, config.train)
+    return method

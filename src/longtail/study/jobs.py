@@ -1,0 +1,238 @@
+"""From the runs of a study to jobs: what is finished, what shares a stack, what one job does."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import hashlib
+import json
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longtail import benchmarks
+from longtail.report.reading import read_entries
+from longtail.report.results import load
+from longtail.runs.config import RunConfig, stack_key
+from longtail.runs.folder import execute, execute_stack
+from longtail.runs.loggers import logged
+from longtail.runs.progress import Reporter
+from longtail.study.file import Planned
+from longtail.study.logged import log_result
+from longtail.support.files import parse_json, write_json
+from longtail.support.machine import choose_device, commit, data_memory
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run in `runs/<id>`, or several that train as one program in `stacks/<id>`."""
+
+    id: str
+    folder: str  # relative to the study's
+    configs: tuple[RunConfig, ...]
+    name: str
+
+    @property
+    def stacked(self) -> bool:
+        return self.folder.startswith("stacks/")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How jobs are executed; none of it changes a score."""
+
+    device: str = "auto"
+    threads: int | None = None
+    snapshot_minutes: float = 2.0
+    log: tuple[str, ...] = ()  # tools of `loggers`
+
+
+def finished_ids(out: Path) -> set[str]:
+    """Ids of the runs that need not be computed again."""
+    found = set()
+    for path in (*out.glob("runs/*/summary.json"), *out.glob("stacks/*/runs.json")):
+        try:
+            found |= _ids(path)
+        except (OSError, ValueError) as error:
+            text = f"{path} cannot be read ({error}): what it stood for is not finished"
+            print(f"longtail: {text}", file=sys.stderr)
+    return found
+
+
+def _ids(path: Path) -> set[str]:
+    """Ids of the runs that a summary.json or a runs.json ends."""
+    if path.name == "runs.json":
+        return {entry["id"] for entry in read_entries(path)}
+    parse_json(path, dict)
+    return {path.parent.name}
+
+
+def make_jobs(
+    runs: Sequence[Planned],
+    out: Path,
+    *,
+    stack: bool,
+    earlier: Mapping[str, list[str]],
+    device: str = "cpu",
+    workers: int = 1,
+) -> list[Job]:
+    """Jobs for all that is not finished.
+
+    Args:
+        runs: the runs wanted.
+        out: the study's folder.
+        stack: train runs as one program where the benchmark can.
+        earlier: stacks that were begun before, {stack id: run ids}. They go on as they are, since
+            their snapshots fit no other set of runs.
+        device: where they will run, which says how much data a stack may hold.
+        workers: processes to share the work: stacks are cut by seeds, on a CPU into as many parts,
+            on a GPU, where a part takes about as long as the whole, until there is one for each.
+    """
+    done = finished_ids(out)
+    missing = {run.id: run for run in runs if run.id not in done}
+    jobs: list[Job] = []
+    for identity, members in earlier.items():
+        begun = (out / "stacks" / identity / "snapshot").is_dir()
+        if begun and all(member in missing for member in members):
+            jobs.append(_stack([missing.pop(member) for member in members], identity))
+    single: list[Planned] = []
+    memory, gpu = data_memory(device), choose_device(device).type == "cuda"
+    for group in (
+        _stackable(missing.values(), memory, workers, gpu) if stack else [list(missing.values())]
+    ):
+        if len(group) > 1 and stack:
+            jobs.append(_stack(group))
+        else:
+            single += group
+    jobs += [Job(run.id, f"runs/{run.id}", (run.config,), name(run)) for run in single]
+    order = {run.id: i for i, run in enumerate(runs)}
+    return sorted(jobs, key=lambda job: order[job.configs[0].id])
+
+
+def _stackable(
+    runs: Iterable[Planned], memory: int, workers: int, gpu: bool
+) -> list[list[Planned]]:
+    """Groups that may train as one program, each a full product of variants and seeds.
+
+    A stack trains every variant (policy, learning rate, data) with every seed; grouping variants
+    by the seeds they lack leaves no replica to train in vain.
+    """
+    alike: dict[str, dict[str, list[Planned]]] = {}
+    alone: list[list[Planned]] = []
+    can: dict[str, bool] = {}  # by stack: a benchmark may have to look into files
+    for run in runs:
+        stack = stack_key(run.config)
+        if stack not in can:
+            module = benchmarks.load(run.config.benchmark)
+            can[stack] = benchmarks.stackable(module, run.config.data)
+        if not can[stack]:
+            alone.append([run])
+            continue
+        variant = {k: v for k, v in run.config.as_dict().items() if k != "seed"}
+        key = json.dumps(variant, sort_keys=True)
+        alike.setdefault(stack, {}).setdefault(key, []).append(run)
+    whole: list[list[Planned]] = []
+    for variants in alike.values():
+        by_seeds: dict[tuple[int, ...], list[Planned]] = {}
+        for members in variants.values():
+            seeds = tuple(sorted(run.config.seed for run in members))
+            by_seeds.setdefault(seeds, []).extend(members)
+        whole += by_seeds.values()
+    cuts = -(-workers // max(1, len(whole))) if gpu else workers
+    return [*alone, *(part for members in whole for part in _parts(members, memory, cuts))]
+
+
+def _parts(runs: list[Planned], memory: int, cuts: int) -> list[list[Planned]]:
+    """A stack, or several with fewer seeds: `cuts` of them, or as many as their data need.
+
+    Of about the same size, and a multiple of `cuts`, so that no worker is idle at the end.
+    """
+    config = runs[0].config
+    limit = getattr(benchmarks.load(config.benchmark), "most_seeds", None)
+    seeds = list(dict.fromkeys(run.config.seed for run in runs))
+    most = len(seeds) if limit is None else max(1, limit(config.data, config.method, memory))
+    n = len(seeds)
+    count = min(n, -(-n // (most * cuts)) * cuts)
+    bounds = [-(-n * i // count) for i in range(count + 1)]
+    parts = [set(seeds[a:b]) for a, b in pairwise(bounds)]
+    return [[run for run in runs if run.config.seed in part] for part in parts]
+
+
+def _stack(runs: list[Planned], identity: str | None = None) -> Job:
+    ids = "\n".join(run.id for run in runs)
+    identity = identity or hashlib.sha256(ids.encode()).hexdigest()[:12]
+    configs = tuple(run.config for run in runs)
+    methods = sorted({run.config.method for run in runs})
+    return Job(identity, f"stacks/{identity}", configs, f"{len(runs)} runs, {' '.join(methods)}")
+
+
+def name(run: Planned) -> str:
+    labels = {k: v for k, v in run.labels.items() if k not in ("method", "policy", "row")}
+    rest = "".join(f", {k} {v}" for k, v in labels.items())
+    return f"{run.labels['method']} {run.labels['policy']}{rest}, seed {run.config.seed}"
+
+
+def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None:
+    """Executes a job; an error is recorded in error.json and returned as one line.
+
+    A request to stop (`Stopped`) passes through: the state is saved and the job is not failed.
+    """
+    folder = out / job.folder
+    commit()  # of the code that begins the run, whatever is checked out when it ends
+    try:
+        keywords: dict[str, Any] = {
+            "device": options.device,
+            "threads": options.threads,
+            "snapshot_minutes": options.snapshot_minutes,
+        }
+        _clear_damaged(folder / ("runs.json" if job.stacked else "summary.json"))
+        if job.stacked:
+            entries = execute_stack(job.configs, folder, reporter=tell, **keywords)
+            found = [e["summary"].get("RP") for e in entries]
+            known = [rp for rp in found if rp is not None]
+            tell.finish({"RP": sum(known) / len(known) if known else None}, str(folder))
+            for run in load(folder).runs if options.log else ():
+                log_result(run, options.log, folder / "logs" / run.id)
+        else:
+            tell = logged(tell, options.log, job.configs[0], folder)
+            execute(job.configs[0], folder, reporter=tell, **keywords)
+    except Exception as error:
+        record_failure(folder, f"{type(error).__name__}: {error}", traceback.format_exc())
+        return f"{type(error).__name__}: {error}"
+    finally:
+        _free_memory()
+    (folder / "error.json").unlink(missing_ok=True)
+    return None
+
+
+def _free_memory() -> None:
+    """Give back what a run held: its parts refer to one another, so they wait for the collector,
+    which knows nothing of a GPU's memory, and the C library keeps what it gets for later.
+    """
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc has it, others do not
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _clear_damaged(path: Path) -> None:
+    """Removes an end mark that says nothing, which would keep the job from being done again."""
+    try:
+        _ids(path)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        path.unlink()
+
+
+def record_failure(folder: Path, error: str, details: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "error.json", {"error": error, "traceback": details})

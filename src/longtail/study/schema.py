@@ -1,0 +1,168 @@
+"""What a study file may hold: every key known, every value of its type, or one sentence why not."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from longtail.report import checks, paper
+from longtail.report.groups import measured
+from longtail.report.labelling import RESERVED
+from longtail.runs.config import POLICY_FIELDS, method_names, options
+from longtail.runs.values import check, flatten, unknown
+
+KEYS: dict[str, Any] = {
+    "name": str, "benchmark": str, "methods": Any, "optimizers": list[str], "seeds": Any,
+    "stack": bool, "data": dict, "train": dict, "method": dict, "grid": dict, "policies": Any,
+    "select": dict, "resources": dict, "report": dict,
+}  # fmt: skip
+TABLES: dict[str, dict[str, Any]] = {
+    "select": {"key": str},
+    "resources": {"cpus": float, "gpus": float},
+    "report": {
+        "title": str, "paper": str, "unit": str, "metrics": list[str], "further": list[str],
+        "index": list[str], "columns": str, "pair": tuple[str, str], "checks": list[str],
+    },
+}  # fmt: skip
+ROW_KEYS = ("name", "optimizer", "methods", *POLICY_FIELDS)
+# What names a run has keys of its own, in the plural, and is not for [grid].
+PLURALS = {"seed": "seeds", "method": "methods", "optimizer": "optimizers"}
+
+
+def checked(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a study file with all of its keys known and its values of their types.
+
+    Raises:
+        ValueError: names the key and the value that are wrong.
+    """
+    found = _table(tree, KEYS, "", "key of a study file")
+    for name, types in TABLES.items():
+        if name in found:
+            found[name] = _table(found[name], types, f"{name}.", f"key of [{name}]")
+    for key, value in found.get("resources", {}).items():
+        if not 0 <= value < math.inf or (key == "cpus" and value == 0):  # NaN neither
+            raise ValueError(f"resources.{key} must be above zero, got {value!r}")
+    methods = found.get("methods", ["finetune"])
+    if not _texts(methods):
+        hint = "; settings of methods go into [method]" if isinstance(methods, dict) else ""
+        raise ValueError(f"methods must be a list of names, got {methods!r}{hint}")
+    found["grid"] = _grid(found.get("grid", {}))
+    if "key" in found.get("select", {}):
+        found["select"]["key"] = _plural(found["select"]["key"])
+    if "optimizers" in found and not found["optimizers"]:
+        raise ValueError("optimizers must be a list of names, got []")
+    return {**found, "methods": methods, "policies": _policies(found, methods)}
+
+
+def _table(tree: Mapping[str, Any], types: Mapping[str, Any], prefix: str, kind: str) -> dict:
+    found = {}
+    for key, value in tree.items():
+        if key not in types:
+            raise ValueError(f"{prefix}{key} = {value!r}: {unknown(kind, key, types)}")
+        if types[key] is dict and not isinstance(value, dict):
+            raise ValueError(f"{key} must be a table, as [{key}] begins one, got {value!r}")
+        found[key] = value if types[key] is dict else check(value, types[key], f"{prefix}{key}")
+    return found
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
+
+
+def _policies(tree: Mapping[str, Any], methods: Sequence[str]) -> list[dict[str, Any]]:
+    """Named rows: those of [[policies]], else one for every optimizer policy."""
+    rows = tree.get("policies")
+    if rows is None:
+        return [{"name": o, "optimizer": o} for o in tree.get("optimizers", ["continual", "reset"])]
+    if "optimizers" in tree:
+        raise ValueError("optimizers and [[policies]]: a study has one of them, not both")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"policies must be rows, each begun by [[policies]], got {rows!r}")
+    for row in rows:
+        _row(row, methods)
+    names = [row["name"] for row in rows]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two rows of [[policies]] are called {twice!r}")
+    return list(rows)
+
+
+def _row(row: Mapping[str, Any], methods: Sequence[str]) -> None:
+    if "name" not in row:
+        raise ValueError(f"a row of [[policies]] has no name: {row}")
+    for key, value in row.items():  # other keys are columns of the table, unless they look like one
+        near = difflib.get_close_matches(key, ROW_KEYS, n=1, cutoff=0.75)
+        if key not in ROW_KEYS and near:
+            raise ValueError(
+                f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
+                f"did you mean {near[0]!r}?"
+            )
+        if key in RESERVED or measured(key):
+            raise ValueError(
+                f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
+                "a table has another column of this name"
+            )
+    check(row.get("optimizer", ""), str, f"optimizer of the row {row['name']!r}")
+    check(row.get("beta3", 0.0), float, f"beta3 of the row {row['name']!r}")
+    only = row.get("methods", list(methods))
+    if not _texts(only):
+        raise ValueError(
+            f"methods of the row {row['name']!r} must be a list of names, got {only!r}"
+        )
+    for method in only:
+        if method not in methods and method not in method_names():
+            raise unknown(f"method of the row {row['name']!r}", method, methods)
+
+
+def _grid(tree: Mapping[str, Any]) -> dict[str, list[Any]]:
+    found = {_plural(key): values for key, values in flatten(tree).items()}
+    for key, values in found.items():
+        if key in PLURALS:
+            raise ValueError(f"grid.{key} = {values!r}: give {PLURALS[key]} at the top of the file")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"grid.{key} must be a list of values, got {values!r}")
+    return found
+
+
+def _plural(key: str) -> str:
+    """The table of a run is called methods, that of a study [method]: both are understood."""
+    return f"methods.{key.removeprefix('method.')}" if key.startswith("method.") else key
+
+
+def check_report(report: Mapping[str, Any], labels: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses what a report could not do, before hours of runs: `labels` are those of the runs."""
+    for name in report.get("checks", ()):
+        checks.lookup(name)
+    if "paper" in report:
+        paper.unit(report["paper"])
+    known = {key for row in labels for key in row} | {"tasks", "seeds"}
+    for key in (*report.get("index", ()), report.get("columns", "method")):
+        if key not in known:
+            raise unknown("label in [report]", key, known)
+    named = {str(row[key]) for row in labels for key in ("policy", "row") if key in row}
+    for policy in report.get("pair", ()):
+        if policy not in named:
+            raise unknown("policy in report.pair", policy, named)
+
+
+def check_method_settings(
+    benchmark: str, methods: Iterable[str], settings: Mapping[str, Any], grid: Mapping[str, Any]
+) -> None:
+    """Refuses a setting that no method of the study has, and one for a method it does not have."""
+    methods = list(methods)
+    known = {o.name for m in methods for o in options(benchmark, m) if o.table == "methods"}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            if key not in methods:
+                wrong = unknown("method of this study", key, methods)
+                raise ValueError(f"[method.{key}] = {value!r}: {wrong}")
+        elif key not in known:
+            wrong = unknown("setting of the study's methods", key, known)
+            raise ValueError(f"method.{key} = {value!r}: {wrong}")
+    for key, values in grid.items():
+        table, _, name = key.partition(".")
+        if table == "methods" and name not in known:
+            wrong = unknown("setting of the study's methods", name, known)
+            raise ValueError(f"grid.{key} = {values!r}: {wrong}")

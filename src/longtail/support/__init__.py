@@ -1,0 +1,1 @@
+"""What every room may use: random numbers, files, downloads, the machine, signals."""

@@ -1,0 +1,130 @@
+"""Files that are whole or absent, and a folder only one process may write to."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+class FolderBusyError(ValueError):
+    """Another living process holds the folder."""
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An error of `write` or `fsync`, such as a full disk, says which file it was about."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def refusing(out: Path, what: str) -> Iterator[None]:
+    """A name of an output folder that cannot be used is the user's to change: `ValueError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # nothing wrong with the name
+            raise
+        raise ValueError(f"--out {out}: {what} ({error.strerror})") from None
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Write under a temporary name, fsync, rename: readers see the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with naming(path), open(temporary, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_atomic(path, to_json(value) + "\n")
+
+
+def to_json(value: Any) -> str:
+    """Indented; of more than a hundred entries each has one line, which is written much faster."""
+    if isinstance(value, list) and len(value) > 100:
+        return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
+    if isinstance(value, dict):
+        if len(value) > 100:
+            lines = [f"{json.dumps(str(k))}: {json.dumps(v)}" for k, v in value.items()]
+            return "{\n" + ",\n".join(lines) + "\n}"
+        if any(isinstance(v, list | dict) and len(v) > 100 for v in value.values()):
+            lines = [f"{json.dumps(str(k))}: {to_json(v)}" for k, v in value.items()]
+            return "{\n" + ",\n".join(lines) + "\n}"
+    return json.dumps(value, indent=2)
+
+
+def parse_json(path: Path, kind: type) -> Any:
+    """The content of a JSON file; `ValueError` names it where it is not a `kind`."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    if not isinstance(found, kind):
+        raise ValueError(f"{path.name} holds a {type(found).__name__}, not a {kind.__name__}")
+    return found
+
+
+class FolderLock:
+    """An advisory lock on ``folder/.lock``, for use in a ``with`` statement.
+
+    The kernel drops it when the process ends, however it ends, so a killed run leaves nothing to
+    clean up. The process number in the file only serves the message.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ".lock"
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> FolderLock:
+        with refusing(self.path.parent, "cannot be made a folder"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        with refusing(self.path.parent, "cannot be written to"):
+            file = open(self.path, "a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read().strip()
+            file.close()
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            who = f"process {holder}" if holder else "another process"
+            raise FolderBusyError(f"{self.path.parent} is in use by {who}") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._file = file
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.truncate(0)  # who held it is nobody's business any more
+            self._file.close()
+            self._file = None

@@ -1,0 +1,112 @@
+"""Where and with what something was computed: the part of a result that is not the result.
+
+A report asks for the commit alone, so torch is imported where something else is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def usable_cores() -> list[int]:
+    """The numbers of the cores this process may use; by their count where nobody says which."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("longtail", "torch", "numpy"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "unknown"
+    if described := commit():
+        found["commit"] = described
+    return found
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the checkout that longtail runs from, None where it was installed.
+
+    A copy without its history (on a cluster's node) is told by the variable LONGTAIL_COMMIT. The
+    first answer stays, since this process goes on with the code that it has read.
+    """
+    if told := os.environ.get("LONGTAIL_COMMIT"):
+        return told
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    if not (here.parents[2] / ".git").exists():
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        return done.stdout.strip()
+    return None
+
+
+def hardware(device: torch.device | str) -> dict[str, Any]:
+    import torch
+
+    device = torch.device(device)
+    found = {
+        "system": platform.system(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+    }
+    if device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+    return found
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is the GPU where there is one; a name torch does not know is a user's mistake."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}; try cpu or cuda") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ValueError(f"device {name!r} is not there: this machine has {count} CUDA devices")
+    return device
+
+
+def data_memory(device: str) -> int:
+    """Bytes that the examples of one stack of runs may take: 2 GiB, or a quarter of the GPU's."""
+    import torch
+
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        return torch.cuda.get_device_properties(chosen).total_memory // 4
+    return 2**31

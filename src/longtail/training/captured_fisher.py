@@ -1,0 +1,132 @@
+r"""EWC's pass over a task's examples, captured as CUDA graphs like the steps of `graphs.py`.
+
+    F = Σ_b (n_b / n) g_b²        g_b: mean gradient of the n_b examples of batch b, 16 at most
+
+One pass a task is as many launches as a step of training, and a sequence of thousands of small
+tasks has about as many of them as steps. A graph wants one shape, so batches are filled up with
+rows of weight 0, and the factor goes into the weights of the others, where a graph can read it:
+
+    g' = Σ_j w_j ∇ℓ_j = √(n_b / n) g_b        w_j = √(n_b / n) / n_b        F = Σ_b g'²
+
+Under autocast the pass is in the precision of training; `methods/fisher.py`, which is the ground
+truth for all else, computes in that of the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from longtail.methods import EWC, Method
+from longtail.methods.fisher import BATCH, Fisher
+from longtail.replicas import lead_of, parameter_groups
+from longtail.support.eval_mode import evaluation_mode
+from longtail.tasks import Batch, Examples, Objective
+from longtail.tasks.examples import rows_device
+from longtail.training.cuda_graphs import Graphs, padded_size, reading
+from longtail.training.optimizer import MOST_GRAPHS, autocast, captures
+from longtail.training.settings import TrainSettings
+
+
+def capture_fisher(method: Method, settings: TrainSettings) -> None:
+    """Let EWC take its squared gradients of batches from graphs, where steps are captured too.
+
+    A subclass that computes them in a way of its own keeps it.
+    """
+    if not isinstance(method, EWC) or type(method.fisher) is not Fisher:
+        return
+    if method.settings.fisher == "batch":
+        device = next(method.model.parameters()).device
+        if captures(settings, device):
+            method.fisher = GraphFisher(method.model, method.objective, settings.autocast)
+
+
+class GraphFisher:
+    """`Fisher` of the kind "batch": the same numbers up to rounding, for a model on a GPU.
+
+    Args:
+        model: a plain module, or `Replicas`; its parameters change in place.
+        objective: loss per example.
+        precision: "bf16" or "none", what `autocast` is in the settings.
+        capture: False runs the same padded passes without capturing them, on any device.
+    """
+
+    def __init__(
+        self, model: nn.Module, objective: Objective, precision: str = "none", capture: bool = True
+    ) -> None:
+        self.model, self.objective, self.precision = model, objective, precision
+        self.lead = lead_of(model)[1:]
+        self.parameters = [p for group in parameter_groups(model) for p in group]
+        self.device = self.parameters[0].device
+        self.total = [torch.zeros_like(p) for p in self.parameters]
+        self.graphs = Graphs(self.device) if capture else None
+        self.passes: dict[Hashable, _Pass] = {}
+
+    def __call__(self, examples: Examples, chosen: Tensor | None = None) -> list[Tensor]:
+        """From all examples, or from the rows `chosen` [*lead, n]; the next call overwrites it."""
+        torch._foreach_zero_(self.total)
+        if chosen is None:
+            order = torch.arange(len(examples), device=rows_device(examples, self.device))
+            chosen = order.expand(*self.lead, -1)
+        n = chosen.shape[-1]
+        with evaluation_mode(self.model), torch.enable_grad():
+            for start in range(0, n, BATCH):
+                one = self._load(examples, chosen[..., start : start + BATCH], n)
+                if self.graphs is None:
+                    one(self)
+                else:
+                    self.graphs.call(one, lambda one=one: one(self))
+        return self.total
+
+    def _load(self, examples: Examples, index: Tensor, n: int) -> _Pass:
+        """Copy the rows' numbers and their weight to where a graph finds them."""
+        rows = index.shape[-1]
+        size = padded_size(rows, BATCH, examples)
+        if rows < size:
+            index = pad(index, (0, size - rows))  # with row 0, at weight 0
+        key, tensors, build = reading(examples, index)
+        one = self.passes.get(key)
+        if one is None:
+            one = _Pass(build, tensors, size, self.device)
+            if len(self.passes) < MOST_GRAPHS:
+                self.passes[key] = one
+        one.load(tensors, rows, n)
+        return one
+
+
+class _Pass:
+    """What the passes of one shape read, at fixed places, and the graph that reads it."""
+
+    def __init__(
+        self,
+        build: Callable[[Sequence[Tensor]], Batch],
+        tensors: Sequence[Tensor],
+        size: int,
+        device: torch.device,
+    ) -> None:
+        self.build = build
+        self.held = [torch.empty_like(tensor, device=device) for tensor in tensors]
+        self.weights = torch.zeros(size, device=device)
+        self.loaded: tuple[int, int] | None = None
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def load(self, tensors: Sequence[Tensor], rows: int, n: int) -> None:
+        for held, tensor in zip(self.held, tensors, strict=True):
+            held.copy_(tensor, non_blocking=True)  # small and pageable: CUDA takes it at once
+        if self.loaded != (rows, n):
+            self.weights.zero_()
+            self.weights[:rows].fill_(math.sqrt(rows / n) / rows)
+        self.loaded = rows, n
+
+    def __call__(self, fisher: GraphFisher) -> None:
+        inputs, targets = self.build(self.held)
+        with autocast(fisher.device, fisher.precision):
+            losses = fisher.objective.loss(fisher.model(inputs), targets)
+        loss = (losses * self.weights).sum()
+        grads = torch.autograd.grad(loss, fisher.parameters, materialize_grads=True)
+        torch._foreach_addcmul_(fisher.total, grads, grads)

@@ -1,0 +1,298 @@
+"""THE loop: every task, every epoch, every batch, and what happens between tasks.
+
+`train` and `step` below are all of it. `Run` holds everything that changes while they run, so that
+a snapshot of it, taken after any step, continues bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from longtail.methods import Method
+from longtail.methods.base import size_of
+from longtail.methods.finetune import backward
+from longtail.metrics import ScoreMatrix
+from longtail.names import POLICIES, Policy
+from longtail.replicas import lead_of, parameter_groups
+from longtail.support.random import Seed, permutation
+from longtail.tasks import Batch, Examples, TaskSequence
+from longtail.tasks.examples import in_order, rows_device
+from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
+from longtail.training.cuda_graphs import GraphForward, GraphStep
+from longtail.training.evaluation import due, evaluate_all, validation_score
+from longtail.training.optimizer import (
+    autocast,
+    build_optimizer,
+    captures,
+    clip_gradients,
+    compile_model,
+    set_learning_rate,
+)
+from longtail.training.recorder import Recorder
+from longtail.training.settings import TrainSettings
+
+_NOTHING = contextlib.nullcontext()
+
+__all__ = ["POLICIES", "Interrupted", "Policy", "Position", "Run", "TrainSettings", "train"]
+
+
+class Interrupted(Exception):  # noqa: N818 (not an error: the run stops where it can go on)
+    """Raised by `on_step` to leave `train` after a complete step."""
+
+
+@dataclass
+class Position:
+    """How far a run is: `step` optimizer steps of epoch `epoch` of task `task` are done."""
+
+    task: int = 0
+    epoch: int = 0
+    step: int = 0
+
+
+class Run:
+    """Everything that changes while training.
+
+    Args:
+        sequence: the tasks, on the model's device.
+        model: a plain module, or `Replicas` with one policy per entry of `policies`.
+        method: built on that model.
+        policies: optimizer policies, one for a plain module.
+        settings: see `TrainSettings`.
+        seed: an int, or a LongTensor with one seed per replica; orders the batches.
+        evaluate: replaces the default evaluation: `evaluate(model, sequence, tasks)` for a range
+            of tasks gives their scores [*lead, len(tasks)], or a dict of such by name; False for
+            no evaluation at all. Tensors are read when somebody looks at the matrix. It may have
+            a method `validation(model, sequence, task)` for the choice of the best epoch,
+            `further`, the names of scores that it alone knows, and `captured = True` if small
+            batches of the model it gets may replay a CUDA graph.
+    """
+
+    def __init__(
+        self,
+        sequence: TaskSequence,
+        model: nn.Module,
+        method: Method,
+        policies: Sequence[Policy] = (POLICIES["continual"],),
+        settings: TrainSettings = TrainSettings(),  # noqa: B008 (frozen)
+        seed: Seed = 0,
+        evaluate: Callable[[nn.Module, TaskSequence, range], Any] | bool | None = None,
+    ) -> None:
+        _check_replicas(model, sequence, seed)
+        self.sequence, self.model, self.method = sequence, model, method
+        self.policies, self.settings, self.seed = list(policies), settings, seed
+        self.evaluate = evaluate_all if evaluate is None or evaluate is True else evaluate
+        self.parameters = [p for group in parameter_groups(model) for p in group]
+        self.device = self.parameters[0].device
+        self.optimizer = build_optimizer(model, self.policies, settings)
+        self.autocast = autocast(self.device, settings.autocast)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
+        self.position = Position()
+        self.best: Best | None = None  # the best epoch of this task so far
+        trained = sequence.train_sizes > 0
+        objective = sequence.objective
+        own: Sequence[str] = getattr(self.evaluate, "further", ())
+        names = (objective.score_name, *(name for name, _ in objective.further), *own)
+        matrices = {
+            name: ScoreMatrix(sequence.test_sizes, objective.higher_is_better, trained)
+            for name in names
+        }
+        self.recorder = Recorder(matrices, objective.score_name)
+        capture = captures(settings, self.device)
+        if settings.compile:
+            compile_model(model, fixed_shapes=capture)
+        self.take_step = GraphStep(self) if capture else step
+        replays = self.evaluate is evaluate_all or getattr(self.evaluate, "captured", False)
+        self.scored = GraphForward(model) if capture and replays else model
+
+    @property
+    def matrices(self) -> dict[str, ScoreMatrix]:
+        return self.recorder.matrices
+
+    @property
+    def matrix(self) -> ScoreMatrix:
+        return self.matrices[self.recorder.main]
+
+    def state_dict(self) -> dict[str, Any]:
+        cuda = self.device.type == "cuda"
+        return {
+            "position": asdict(self.position),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "method": self.method.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "best": self.best,
+            "matrices": {name: matrix.state_dict() for name, matrix in self.matrices.items()},
+            "generator": torch.get_rng_state(),
+            "cuda_generator": torch.cuda.get_rng_state(self.device) if cuda else None,
+        }
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """In the precision of training; not compiled, which would take long for each new shape."""
+        plain = torch.compiler.set_stance("force_eager") if self.settings.compile else _NOTHING
+        with self.autocast, plain:
+            yield
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = Position(**state["position"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.method.load_state_dict(state["method"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.best = load_best(state["best"], self.device)
+        self.recorder.forget()
+        for name, matrix in self.matrices.items():
+            matrix.load_state_dict(state["matrices"][name])
+        torch.set_rng_state(state["generator"].cpu())
+        if state["cuda_generator"] is not None:
+            torch.cuda.set_rng_state(state["cuda_generator"].cpu(), self.device)
+        if isinstance(self.take_step, GraphStep):  # its graphs point at what was replaced
+            self.take_step = GraphStep(self, self.take_step.capture)
+
+
+def train(
+    run: Run,
+    *,
+    on_evaluation: Callable[[Run, int, range, np.ndarray], None] | None = None,
+    on_step: Callable[[Run], None] | None = None,
+) -> None:
+    """Train from `run.position` to the end of the sequence.
+
+    Args:
+        on_evaluation: called as `on_evaluation(run, after, tasks, scores)` when scores [*lead,
+            len(tasks)] were recorded: of all tasks so far where that is due, else of the last. In
+            order, but perhaps later: scores of single tasks are read when somebody looks.
+        on_step: called after every optimizer step, and after every task, with a state that
+            `run.state_dict()` may save; may raise `Interrupted`.
+    """
+    sequence, settings, position = run.sequence, run.settings, run.position
+    run.recorder.listener = on_evaluation and functools.partial(on_evaluation, run)
+    run.model.train()
+    while position.task < len(sequence):
+        examples = sequence.train(position.task)
+        if examples is not None:  # a zero-shot task is only evaluated
+            validation = sequence.validation(position.task) if settings.epochs > 1 else None
+            size = settings.batch_size * settings.accumulate
+            steps = -(-len(examples) // size)
+            while position.epoch < settings.epochs:
+                order = batch_order(run, examples)
+                source, order = arranged(run, examples, order)
+                while position.step < steps:
+                    done = position.epoch * steps + position.step
+                    set_learning_rate(run.optimizer, settings, done, steps)
+                    start = position.step * size
+                    index = order if steps == 1 else order[..., start : start + size]
+                    run.take_step(run, source, index)
+                    position.step += 1
+                    if on_step is not None:
+                        on_step(run)
+                if validation is not None:
+                    compare_epoch(run)
+                position.epoch, position.step = position.epoch + 1, 0
+            restore_best(run.best, run.model)
+            run.best = None
+            run.method.end_task(examples)
+            if run.policies[0].boundary:
+                run.optimizer.end_task()
+        record_scores(run)
+        position.task, position.epoch, position.step = position.task + 1, 0, 0
+        if on_step is not None:
+            on_step(run)
+    run.recorder.settle()
+
+
+def batch_order(run: Run, examples: Examples) -> Tensor:
+    """The order of a task's examples in this epoch, [n], or [S, n] for replicas.
+
+    A function of seed, task and epoch, the same on every device. A task that fits into one step
+    needs no order.
+    """
+    n, device = len(examples), rows_device(examples, run.device)
+    if n <= run.settings.batch_size * run.settings.accumulate:
+        return in_order(n, device, len(run.seed) if isinstance(run.seed, Tensor) else None)
+    key = ("batches", run.position.task, run.position.epoch)
+    return permutation(n, run.seed, *key, device=device)
+
+
+def arranged(run: Run, examples: Examples, order: Tensor) -> tuple[Examples, Tensor]:
+    """The examples laid out in the order of this epoch, where they offer that, and where to look.
+
+    Worth it on a CPU, for many batches and epochs of replicas whose data lie far apart.
+    """
+    lay_out = getattr(examples, "arranged", None)
+    few = len(examples) <= run.settings.batch_size or run.settings.epochs == 1
+    if lay_out is None or few or run.device.type != "cpu":
+        return examples, order
+    return lay_out(order), torch.arange(len(examples))
+
+
+def step(run: Run, examples: Examples, index: Tensor) -> None:
+    """One optimizer step on the rows `index`, in `accumulate` batches where that is asked for."""
+    method, scaler, size = run.method, run.scaler, run.settings.batch_size
+    rows = index.shape[-1]
+    batches, outputs = [], []
+    for p in run.parameters:
+        p.grad = None
+    for start in range(0, rows, size):
+        batch: Batch = examples[index[..., start : start + size] if rows > size else index]
+        if rows <= size and not scaler.is_enabled():
+            backward(method, batch, run.autocast)
+        else:
+            with run.autocast:
+                loss = method.loss(batch)
+            if rows > size:  # every example counts the same, whatever batch it is in
+                loss = loss * (size_of(batch) / rows)
+            scaler.scale(loss).backward()
+        batches.append(batch)
+        outputs.append(method.outputs)
+    scaler.unscale_(run.optimizer)
+    if not scaler.is_enabled() or _finite(run.parameters):  # otherwise the step will be skipped
+        method.after_backward()
+    if run.settings.clip is not None:
+        clip_gradients(run.model, run.settings.clip)
+    scaler.step(run.optimizer)
+    scaler.update()
+    for batch, method.outputs in zip(batches, outputs, strict=True):
+        method.observe(batch)
+
+
+def record_scores(run: Run) -> None:
+    """Scores of all tasks so far where that is due; otherwise of the task just learned (a_ii)."""
+    if not callable(run.evaluate):
+        return
+    after, settings = run.position.task, run.settings
+    everything = due(after, len(run.sequence), settings.evaluate_every, settings.evaluate_at)
+    tasks = range(0 if everything else after, after + 1)
+    with run.evaluating():
+        scores = run.evaluate(run.scored, run.sequence, tasks)
+    run.recorder.add(after, tasks, scores)
+
+
+def compare_epoch(run: Run) -> None:
+    """Keep the weights of this epoch where they are the task's best so far."""
+    with run.evaluating():
+        score = validation_score(run.scored, run.sequence, run.position.task, run.evaluate)
+    higher = run.sequence.objective.higher_is_better
+    run.best = keep_best(run.best, run.model, score, higher)
+
+
+def _finite(parameters: list[nn.Parameter]) -> bool:
+    grads = [p.grad for p in parameters if p.grad is not None]
+    return bool(torch.stack(torch._foreach_norm(grads)).isfinite().all())
+
+
+def _check_replicas(model: nn.Module, sequence: TaskSequence, seed: Seed) -> None:
+    seeds = seed.shape[0] if isinstance(seed, Tensor) else None
+    copies = lead_of(model)[1] if lead_of(model) else None
+    if seeds != copies:
+        raise ValueError(f"The model has {copies} replicas and the run {seeds} seeds")
+    if sequence.replicas not in (None, copies):
+        raise ValueError(f"The data have {sequence.replicas} replicas and the model {copies}")

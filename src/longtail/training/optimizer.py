@@ -1,0 +1,131 @@
+"""The optimizer of a run, its learning rate within a task, precision and clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from longtail.names import Policy
+from longtail.optim import ContinualAdam, ContinualAdamW
+from longtail.replicas import broadcast, dot, lead_of, parameter_groups
+from longtail.training.settings import TrainSettings
+
+MOST_GRAPHS = 32  # captured steps of a run; further shapes run uncaptured
+
+
+def captures(settings: TrainSettings, device: torch.device) -> bool:
+    """Whether steps are captured: where that is asked for and there is a GPU to do it."""
+    return settings.cuda_graph and device.type == "cuda"
+
+
+def build_optimizer(
+    model: nn.Module, policies: Sequence[Policy], settings: TrainSettings
+) -> ContinualAdam:
+    """ContinualAdam or ContinualAdamW with one parameter group per kind of policy.
+
+    Policies that differ only in the data they learn on share a group, hence a kernel launch.
+    """
+    groups = parameter_groups(model)
+    if len(groups) != len(policies):
+        raise ValueError(f"{len(policies)} policies for a model that has room for {len(groups)}")
+    if len({policy.boundary for policy in policies}) > 1:
+        names = {policy.name: policy.boundary for policy in policies}
+        raise ValueError(
+            "Policies with and without a task boundary cannot share an optimizer, since a boundary "
+            f"reaches all of it; got boundary = {names}. Train them as two stacks."
+        )
+    device = groups[0][0].device
+    captured = captures(settings, device)
+
+    # A captured step reads the learning rate where a schedule can change it, and groups with the
+    # same rate read it at one place: filling ten would take longer than the step.
+    rates: dict[float, torch.Tensor] = {}
+
+    def learning_rate(policy: Policy) -> float | torch.Tensor:
+        lr = settings.lr * policy.lr_scale
+        if captured and lr not in rates:
+            rates[lr] = torch.tensor(lr, device=device)
+        return rates[lr] if captured else lr
+
+    joined: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for params, policy in zip(groups, policies, strict=True):
+        lr = learning_rate(policy)
+        key = (policy.first_moment, policy.second_moment, policy.beta3, policy.lr_scale)
+        group = joined.setdefault(
+            key,
+            {
+                "params": [],
+                "lr": lr,
+                "initial_lr": settings.lr * policy.lr_scale,
+                "first_moment": policy.first_moment,
+                "second_moment": policy.second_moment,
+                "beta3": policy.beta3,
+            },
+        )
+        group["params"] += params
+    kinds = {"adamw": ContinualAdamW, "adam": ContinualAdam}
+    options: dict[str, Any] = {"capturable": True} if captured else {}
+    return kinds[settings.optimizer](
+        list(joined.values()),
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        fused=settings.fused,  # not None for False, which would be fused on a GPU
+        **options,
+    )
+
+
+def autocast(device: torch.device, kind: str) -> AbstractContextManager[Any]:
+    """The precision of forward passes, for the length of a `with` block."""
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device.type, kinds[kind]) if kind in kinds else nullcontext()
+
+
+def compile_model(model: nn.Module, fixed_shapes: bool) -> None:
+    """`torch.compile` in place; for each of a few shapes where steps are captured."""
+    if fixed_shapes:
+        limits = torch._dynamo.config  # one compilation a shape, as many as there are graphs
+        limits.recompile_limit = max(limits.recompile_limit, MOST_GRAPHS)
+    model.compile(dynamic=False if fixed_shapes else None)
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, settings: TrainSettings, done: int, steps: int
+) -> None:
+    """Linear warm-up, then linear decay, over one task; `done` of `epochs * steps` steps are done.
+
+    A formula of the base rate: nothing stays at zero from the task before.
+    """
+    if settings.schedule == "constant" and not settings.warmup:
+        return
+    total = settings.epochs * steps
+    warm = int(settings.warmup * total)
+    if done < warm:
+        factor = (done + 1) / (warm + 1)
+    else:
+        factor = (total - done) / (total - warm) if settings.schedule == "linear" else 1.0
+    filled = None
+    for group in optimizer.param_groups:
+        lr = group["initial_lr"] * factor
+        if not isinstance(group["lr"], torch.Tensor):
+            group["lr"] = lr
+        elif group["lr"] is not filled:  # groups may share it
+            filled = group["lr"].fill_(lr)
+
+
+def clip_gradients(model: nn.Module, limit: float) -> None:
+    """Scale the gradient of each replica to a norm of at most `limit`."""
+    lead = lead_of(model)[1:]
+    for params in parameter_groups(model):
+        grads = [p.grad for p in params if p.grad is not None]
+        if grads and lead in ((), (1,)):  # of one model: two launches for all gradients
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+            torch._foreach_mul_(grads, (limit / (norm + 1e-6)).clamp(max=1.0))
+        elif grads:
+            scale = (limit / (dot(grads, grads, lead).sqrt() + 1e-6)).clamp(max=1.0)
+            for grad in grads:
+                grad.mul_(broadcast(scale, grad))

@@ -1,0 +1,41 @@
+"""The claims follow the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from longtail.report.claims.nlp5 import METHODS, nlp5, nlp5_long_tail
+
+
+def rows(gains: list[float], multitask: float = 80.0) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"method": "multitask", "policy": "reset", "RP": multitask}]
+    for number, (method, gain) in enumerate(zip(METHODS, gains, strict=True)):
+        base = 40.0 + number
+        found.append({"method": method, "policy": "reset", "RP": base})
+        found.append({"method": method, "policy": "continual", "RP": base + gain})
+    return found
+
+
+def holds(claims: list[dict[str, Any]]) -> list[bool]:
+    return [claim["holds"] for claim in claims]
+
+
+def test_mixed_and_small_differences() -> None:
+    claims = nlp5(rows([-8.4, 0.8, -2.2, 0.7, -1.2, -5.0]))  # the paper's
+    assert holds(claims) == [True, True, True, True]
+    assert claims[0]["numbers"]["mean_gain"] == pytest.approx(-2.55)
+    assert holds(nlp5(rows([4.0] * 6, multitask=41.0))) == [False, False, False, True]
+
+
+def test_the_long_tail_asks_whether_mc_helps() -> None:
+    assert holds(nlp5_long_tail(rows([5.0, 1.0, 1.0, 1.0, -1.0, 2.0]))) == [
+        True, True, True, True, True, False, True, True,
+    ]  # fmt: skip
+    assert holds(nlp5_long_tail(rows([-1.0] * 6)))[0] is False
+
+
+def test_missing_rows_are_missed() -> None:
+    with pytest.raises(KeyError):
+        nlp5([{"method": "finetune", "policy": "continual", "RP": 1.0}])

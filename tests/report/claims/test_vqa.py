@@ -1,0 +1,55 @@
+"""The paper's claims about VQA-CL hold for its own numbers, and fail where they should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from longtail.report.claims.vqa import difficulty, vqa
+from longtail.report.paper import _table
+
+Rows = list[dict[str, Any]]
+
+
+def paper_rows() -> Rows:
+    rows = [dict(row) for row in _table("vqa")["rows"]]
+    for row in rows:
+        grows = 0.01 if row.get("policy") == "continual" else 0.0
+        row["RP_after"] = list(range(50, 1001, 50))
+        row["RP_curve"] = [60 + grows * after for after in row["RP_after"]]
+    return rows
+
+
+def failed(rows: Rows) -> list[str]:
+    return [c["claim"] for c in vqa(rows) if not c["holds"]]
+
+
+def test_the_papers_own_numbers_hold() -> None:
+    claims = vqa(paper_rows())
+    assert failed(paper_rows()) == []
+    assert len(claims) == 1 + 6 * 4 + 2 + 6
+
+
+def test_a_method_that_mc_makes_worse_is_named() -> None:
+    rows = paper_rows()
+    for row in rows:
+        if row["method"] == "ewc" and row["policy"] == "continual":
+            row["RP"], row["BWT"] = 50.0, -3.0
+    assert failed(rows) == [
+        "EWC: MC raises RP",
+        "EWC: MC raises BWT",
+        "EWC: backward transfer is positive with MC",
+    ]
+
+
+def test_a_gap_that_shrinks_is_named() -> None:
+    rows = paper_rows()
+    for row in rows:
+        row["RP_curve"] = row["RP_curve"][::-1]
+    assert len([text for text in failed(rows) if "grows" in text]) == 6
+
+
+def test_a_world_that_is_too_easy_is_named() -> None:
+    assert difficulty([{"method": "multitask", "RP": 75.0}])[0]["holds"]
+    assert not difficulty([{"method": "multitask", "RP": 97.0}])[0]["holds"]
+    several = [{"method": "multitask", "RP": rp} for rp in (50.0, 80.0, 95.0)]
+    assert difficulty(several)[0]["holds"]

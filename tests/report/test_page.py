@@ -1,0 +1,286 @@
+import base64
+import gzip
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.made_up_runs import config, identity, write_run, write_stack, write_study
+
+from longtail import cli
+from longtail.report import figures, page, series, tables
+from longtail.report.groups import Group, group
+from longtail.report.results import load
+from longtail.report.style import Look
+
+
+def report(*arguments: object) -> int:
+    return cli.main(["report", *map(str, arguments)])
+
+
+def data_of(path: Path) -> dict:
+    packed = re.search(r'id="data">([^<]*)<', path.read_text())
+    assert packed
+    return json.loads(gzip.decompress(base64.b64decode(packed[1])))
+
+
+def test_page_holds_everything_and_fetches_nothing(tmp_path: Path, capsys):
+    write_study(tmp_path)
+    assert report(tmp_path, "--no-figures") == 0
+    assert str(tmp_path / "report.html") in capsys.readouterr().out
+    text = (tmp_path / "report.html").read_text()
+    markup = re.sub(
+        r"<script.*?</script>", "", text, flags=re.DOTALL
+    )  # BokehJS is full of addresses
+    assert not re.search(r'(src|href)="(https?:)?//', markup)
+    assert "default-src 'none'" in markup
+    for name in ("Finetune", "DER++", "Statistics", "Compare"):
+        assert name in text
+    units = data_of(tmp_path / "report.html")["units"]
+    assert len(units) == 6 + 18
+    assert units[0]["name"] == "Finetune w/ MC, mean of 3 seeds"
+
+
+@pytest.mark.parametrize("methods", [("reservoir", "ewc"), ("ewc", "reservoir")])
+def test_statistics_name_labels_that_some_methods_alone_have(tmp_path: Path, methods):
+    planned = []
+    for method in methods:
+        for optimizer in ("continual", "reset"):
+            for buffer in (5, 10) if method == "reservoir" else (None,):
+                labels = {"method": method, "policy": optimizer}
+                settings = config(method, optimizer)
+                if buffer is not None:
+                    settings["methods"] = {"buffer": buffer}
+                    labels["buffer"] = buffer
+                write_run(tmp_path / identity(settings), settings)
+                planned.append({"id": identity(settings), "labels": labels})
+    (tmp_path / "plan.json").write_text(json.dumps({"runs": planned}))
+    assert report(tmp_path, "--no-figures", "--quiet") == 0
+    text = (tmp_path / "report.html").read_text()
+    section = text[text.index('<section id="statistics"') :]
+    rows = re.findall(r'<tr><th scope="row">([^<]*)</th><th scope="row">([^<]*)</th>', section)
+    assert {("Reservoir", "5"), ("Reservoir", "10"), ("EWC", "-")} <= set(rows)
+
+
+def test_task_named_like_markup_is_text(tmp_path: Path):
+    names = ["<script>alert(1)</script>", "</script>", "{{css}}", *(f"w{i}" for i in range(9))]
+    write_run(tmp_path, config(), names=names)
+    report(tmp_path, "--no-figures", "--title", "<img src=x onerror=alert(2)>")
+    text = (tmp_path / "report.html").read_text()
+    assert "alert(1)" not in text
+    assert "<img src=x" not in text
+    assert data_of(tmp_path / "report.html")["tasks"][0]["names"] == names
+
+
+def test_page_of_20399_tasks_is_below_5_megabytes(tmp_path: Path):
+    write_run(tmp_path, config(), tasks=20399, every=1000)
+    assert report(tmp_path, "--no-figures", "--quiet") == 0
+    assert (tmp_path / "report.html").stat().st_size < 5e6
+    assert len(data_of(tmp_path / "report.html")["units"][0]["last"]) == 20399
+
+
+def test_fourteen_methods_of_20399_tasks_still_fit(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    path = write_run(tmp_path / "a", config(), tasks=12)
+    results = load(path)
+    (g,) = group(results.runs)
+    first = g.runs[0].scores
+    assert first is not None
+    sizes = rng.integers(1, 40, 20399)
+    noisy = {k: rng.integers(0, sizes + 1) / sizes for k in ("own", "best", "last")}
+    names = [f"word{i}" for i in range(20399)]
+    scores = type(first)(names, sizes, sizes, **noisy, after=first.after, curve=first.curve)
+    g.runs[0].__dict__["scores"] = scores
+    many = [type(g)({"method": f"m{i}", "policy": "reset"}, g.runs) for i in range(14)]
+    packed = gzip.compress(json.dumps(page.tasks(many, tables.build(results))).encode())
+    assert len(packed) * 4 / 3 < 3e6
+
+
+@pytest.mark.parametrize("content", ["unfinished", "damaged"])
+def test_nothing_to_show_is_said_in_a_sentence(tmp_path: Path, capsys, content: str):
+    if content == "unfinished":
+        write_run(tmp_path / "a", config(), finished=False)
+    if content == "damaged":
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a" / "config.toml").write_text("][")
+    assert report(tmp_path) == 2
+    said = capsys.readouterr()
+    assert "Nothing to put into a table yet" in said.out
+    assert "no run in this folder has finished" in (tmp_path / "report.html").read_text()
+    assert ("cannot be read" in said.out) == (content == "damaged")
+
+
+def test_folder_without_runs_gets_nothing(tmp_path: Path, capsys):
+    assert report(tmp_path) == 2
+    said = capsys.readouterr()
+    assert "No runs in" in said.err
+    assert not said.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_folder_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys):
+    assert report(tmp_path / "nowhere") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_out_that_is_a_file_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys):
+    write_run(tmp_path / "a", config())
+    (tmp_path / "file").write_text("mine")
+    assert report(tmp_path / "a", "--out", tmp_path / "file") == 2
+    assert "file: cannot be made a folder (File exists)" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_figures_in_three_forms_and_the_same_twice(tmp_path: Path):
+    write_study(tmp_path, tasks=40, every=5)
+    results = load(tmp_path)
+    groups = group(results.runs)[:2]
+    table = tables.build(results, groups)
+    paths = figures.write(groups, table, tmp_path / "one", ("continual", "reset"))
+    names = {path.stem for path in paths}
+    assert names == {
+        "rp_by_tasks", "difference_by_tasks", "retention_by_age", "forgetting_by_size",
+        "score_matrix", "task_sizes", "plane",
+    }  # fmt: skip
+    assert {path.suffix for path in paths} == {".svg", ".pdf", ".png"}
+    for some in (figures.NAMES[:4], figures.NAMES[4:]):  # as two processes would share them
+        figures.write(groups, table, tmp_path / "two", ("continual", "reset"), some)
+    again = {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+    assert again == {path.name: path.read_bytes() for path in paths}
+
+
+def test_colours_tell_methods_apart_or_the_policies_of_one():
+    def colours(*labels: tuple[str, str]) -> list[str]:
+        groups = [Group({"method": m, "policy": p}, []) for m, p in labels]
+        return [Look(groups).colour(g) for g in groups]
+
+    first, second, third = colours(("ewc", "continual"), ("ewc", "reset"), ("agem", "reset"))
+    assert first == second != third
+    policies = ("continual", "continual_seen", "reset")
+    assert len(set(colours(*(("ewc", p) for p in policies)))) == 3
+
+
+def test_series_say_what_the_scores_do(tmp_path: Path):
+    write_study(tmp_path, tasks=40, every=5)
+    groups = {(g.labels["method"], g.labels["policy"]): g for g in group(load(tmp_path).runs)}
+    with_mc, without = groups["ewc", "continual"], groups["ewc", "reset"]
+    gap = series.difference(with_mc, without, 100)
+    assert (np.diff(gap.mean) > 0).all()
+    assert gap.mean[-1] == pytest.approx(100 * (with_mc.values("RP") - without.values("RP")).mean())
+    aged = series.retention(without, 100)
+    assert (np.diff(aged.mean) < 0).all()
+    lost = series.forgetting_by_size(without, 100)
+    assert lost.mean[-1] > lost.mean[0]  # the large tasks are the early ones here
+    heat = series.heat(without.runs[0], 100)
+    assert heat is not None
+    after, starts, matrix = heat
+    assert matrix.shape == (len(after), len(starts))
+    assert np.isnan(matrix[0, -1])
+    assert matrix[-1, -1] == pytest.approx(100 * without.runs[0].scores.own[-1])  # type: ignore[union-attr]
+
+
+def test_series_of_an_error_and_of_multitask(tmp_path: Path):
+    for method in ("finetune", "multitask"):
+        write_run(tmp_path / method, config(method), tasks=40, every=5)
+    finetune, multitask = group(load(tmp_path).runs)
+    for empty in (series.retention, series.forgetting_by_size):  # it learns no task after another
+        assert len(empty(finetune, 1).x) > 0
+        assert len(empty(multitask, 1).x) == 0
+    lost = series.forgetting_by_size(finetune, 1)
+    finetune.runs[0].summary["higher_is_better"] = False
+    turned = series.forgetting_by_size(finetune, 1)
+    assert turned.mean == pytest.approx(-lost.mean)
+
+
+def test_stacks_are_reported_like_runs(tmp_path: Path):
+    members = [config(optimizer=o, seed=s) for o in ("continual", "reset") for s in range(4)]
+    write_stack(tmp_path / "stacks" / "x", members)
+    assert report(tmp_path, "--quiet") == 0
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert [(r["policy"], r["seeds"]) for r in rows] == [("continual", 4), ("reset", 4)]
+
+
+@pytest.mark.slow
+def test_thousand_runs_take_less_than_30_seconds(tmp_path: Path):
+    for seed in range(500):
+        for optimizer in ("continual", "reset"):
+            settings = config(optimizer=optimizer, seed=seed)
+            write_run(tmp_path / "runs" / identity(settings), settings, tasks=300, every=30)
+    began = time.process_time()
+    assert report(tmp_path, "--quiet") == 0
+    assert time.process_time() - began < 30
+
+
+def test_compare_two_folders(tmp_path: Path, capsys):
+    for name, optimizer in (("a", "continual"), ("b", "reset")):
+        for seed in range(4):
+            write_run(tmp_path / name / str(seed), config(optimizer=optimizer, seed=seed))
+    assert report("--compare", tmp_path / "a", tmp_path / "b", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    rp = next(row for row in rows if row["metric"] == "RP")
+    assert rp["mean"] == pytest.approx(rp["b"] - rp["a"])
+    assert rp["mean"] < 0
+    assert (rp["n"], rp["p"]) == (4, 2 / 16)
+    write_run(tmp_path / "other seed", config(optimizer="reset", seed=9))
+    assert report("--compare", tmp_path / "a", tmp_path / "other seed", "--json") == 0
+    unpaired = json.loads(capsys.readouterr().out)[0]
+    assert unpaired["n"] == 0
+    assert unpaired["mean"] == pytest.approx(unpaired["b"] - unpaired["a"])
+    (tmp_path / "c").mkdir()
+    assert report("--compare", tmp_path / "a", tmp_path / "c") == 2
+    assert "No finished run" in capsys.readouterr().err
+
+
+def test_compare_shows_a_run_that_diverged_and_no_two_scores_as_one(tmp_path: Path, capsys):
+    for name in "ab":
+        write_run(tmp_path / name, config("a_package.its_methods:OfALongName"))
+    path = tmp_path / "a" / "summary.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({**summary, "RP": None}))
+    assert report("--compare", tmp_path / "a", tmp_path / "b") == 0
+    line = next(x for x in capsys.readouterr().out.splitlines() if " RP " in x)
+    assert "a_package.its_methods:OfALongName" in line  # in a pipe nothing is cut off
+    assert "nan" in line
+    path.write_text(json.dumps({**summary, "score": "mse"}))
+    assert report("--compare", tmp_path / "a", tmp_path / "b") == 2
+    assert "the score of A is mse, that of B accuracy" in capsys.readouterr().err
+
+
+def test_compare_shows_percent_where_the_table_does(tmp_path: Path, capsys):
+    for name in "ab":
+        path = write_run(tmp_path / name, config()) / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "score": "score"}))  # of nlp5
+    assert report("--compare", tmp_path / "a", tmp_path / "b", "--json") == 0
+    row = json.loads(capsys.readouterr().out)[0]
+    assert row["unit"] == "percent"
+    assert row["a"] == pytest.approx(100 * load(tmp_path / "a").runs[0].metric(row["metric"]))
+
+
+def test_without_the_extra_there_are_tables(tmp_path: Path, capsys, monkeypatch):
+    write_study(tmp_path)
+    for name in ("matplotlib", "bokeh"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    assert report(tmp_path, "--out", tmp_path / "out") == 0
+    assert "pip install 'longtail[report]'" in capsys.readouterr().out
+    statistics = json.loads((tmp_path / "out" / "table.json").read_text())["statistics"]
+    assert statistics[0]["low"] < statistics[0]["high"]
+
+
+def test_parquet_has_every_score(tmp_path: Path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    write_study(tmp_path / "runs", seeds=2)
+    file = tmp_path / "scores.parquet"
+    assert report(tmp_path / "runs", "--parquet", file, "--no-page", "--no-figures", "--quiet") == 0
+    table = pq.read_table(file).to_pydict()
+    run = next(r for r in load(tmp_path / "runs").runs if r.labels["method"] == "ewc")
+    lines = [
+        (after + 1, int(task), score)
+        for after, index, values in run.evaluations()
+        for task, score in zip(index, values, strict=True)
+    ]
+    columns = zip(table["run"], table["after"], table["task"], table["score"], strict=True)
+    assert [(a, t, s) for i, a, t, s in columns if i == run.id] == lines
+    assert set(table["method"]) == {"finetune", "ewc", "derpp"}

@@ -1,0 +1,225 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.made_up_runs import config, identity, sizes, write_run, write_stack, write_study
+
+from longtail.report.command import write
+from longtail.report.groups import group
+from longtail.report.labelling import label_names, policy_name
+from longtail.report.results import load
+from longtail.study.jobs import finished_ids
+
+
+def test_run_and_stack_of_the_same_settings_read_alike(tmp_path: Path):
+    settings = [config(optimizer=o, seed=s) for o in ("continual", "reset") for s in (0, 1)]
+    for s in settings:
+        write_run(tmp_path / "single" / identity(s), s)
+    write_stack(tmp_path / "stacked" / "x", settings)
+    single, stacked = load(tmp_path / "single").runs, load(tmp_path / "stacked").runs
+    assert [r.id for r in single] == [r.id for r in stacked]
+    assert len(single) == 4
+    for a, b in zip(single, stacked, strict=True):
+        assert a.labels == b.labels
+        assert a.scores is not None
+        assert b.scores is not None
+        for name in ("own", "best", "last", "test_sizes", "train_sizes"):
+            np.testing.assert_allclose(
+                getattr(a.scores, name), getattr(b.scores, name), err_msg=name
+            )
+        np.testing.assert_allclose(
+            np.interp(b.scores.after, a.scores.after, a.scores.curve), b.scores.curve
+        )
+
+
+def test_last_point_of_the_curve_is_rp_weighted_by_test_size(tmp_path: Path):
+    write_run(tmp_path, config())
+    (run,) = load(tmp_path).runs
+    assert run.scores is not None
+    assert run.scores.curve[-1] == pytest.approx(run.metric("RP"))
+    assert run.scores.after[-1] == 12
+    assert np.average(run.scores.own, weights=sizes(12)[1]) == pytest.approx(run.metric("LP"))
+
+
+@pytest.mark.parametrize("hole", [0, 5])
+def test_a_task_without_test_examples_leaves_the_curve_whole(tmp_path: Path, hole: int):
+    folder = write_run(tmp_path, config())
+    lines = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+    for line in lines:  # as `longtail run` writes it
+        line["scores"] |= {str(hole): None} if str(hole) in line["scores"] else {}
+    (folder / "scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tasks = json.loads((folder / "tasks.json").read_text())
+    tasks["test_sizes"][hole] = 0
+    (folder / "tasks.json").write_text(json.dumps(tasks))
+    results = load(tmp_path)
+    scores = results.runs[0].scores
+    assert scores is not None
+    assert np.isfinite(scores.curve).all()
+    last = [v for v in lines[-1]["scores"].values() if v is not None]
+    assert scores.curve[-1] == pytest.approx(
+        np.average(last, weights=[n for n in tasks["test_sizes"] if n])
+    )
+    assert not results.problems
+
+
+def test_labels_are_what_varies_within_a_method_and_policy(tmp_path: Path):
+    for lr in (0.1, 0.01):
+        for seed in (0, 1):
+            write_run(tmp_path / f"{lr}{seed}", config(seed=seed, lr=lr))
+    labels = [run.labels for run in load(tmp_path).runs]
+    assert {tuple(x) for x in labels} == {("method", "policy", "lr")}
+    assert sorted({x["lr"] for x in labels}) == [0.01, 0.1]
+
+
+def test_unfinished_cut_off_damaged_and_failed_runs_are_told_apart(tmp_path: Path):
+    unfinished = write_run(tmp_path / "a", config(seed=0), finished=False)
+    with open(unfinished / "scores.jsonl", "a") as file:
+        file.write('{"after": 12, "scor')
+    write_run(tmp_path / "b", config(seed=1))
+    (tmp_path / "b" / "summary.json").write_text('{"RP": 0.')
+    failed = write_run(tmp_path / "c", config(seed=2), finished=False)
+    (failed / "error.json").write_text(json.dumps({"error": "RuntimeError: out of memory"}))
+    write_run(tmp_path / "d", config(seed=3))
+    results = load(tmp_path)
+    assert {r.seed: r.status for r in results.runs} == {0: "unfinished", 2: "failed", 3: "finished"}
+    assert len(results.problems) == 1
+    assert "b cannot be read: summary.json" in results.problems[0]
+    assert results.state == "1 of 3 runs finished, 1 failed."
+    assert results.runs[0].scores is not None
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_best_follows_the_direction_of_the_score(tmp_path: Path, higher: bool):
+    path = write_run(tmp_path, config()) / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "higher_is_better": higher}))
+    (run,) = load(tmp_path).runs
+    lines = (tmp_path / "scores.jsonl").read_text().splitlines()
+    seen = [json.loads(line)["scores"] for line in lines]
+    of_first = [scores["0"] for scores in seen if "0" in scores]
+    assert len(set(of_first)) > 2
+    assert run.scores is not None
+    assert run.scores.best[0] == (max if higher else min)(of_first)
+
+
+@pytest.mark.parametrize("first", ["finished", "unfinished"])
+def test_of_two_folders_of_one_run_the_finished_one_counts(tmp_path: Path, first: str):
+    for folder, finished in (("a", first == "finished"), ("b", first != "finished")):
+        write_run(tmp_path / folder, config(), finished=finished)
+    (run,) = load(tmp_path).runs
+    assert run.status == "finished"
+
+
+def test_plan_names_runs_and_drops_those_it_does_not_know(tmp_path: Path):
+    write_study(tmp_path)
+    known = config("ewc", "reset", 1)
+    entry = {"id": identity(known), "labels": {"method": "ewc", "policy": "reset", "row": 2}}
+    (tmp_path / "plan.json").write_text(json.dumps({"runs": [entry]}))
+    (run,) = load(tmp_path).runs
+    assert run.labels == entry["labels"]
+    assert run.config == known
+
+
+def test_ablation_rows_are_named_by_what_they_do():
+    assert policy_name(config()) == "continual"
+    changed = config()
+    changed["policy"] = {**changed["policy"], "first_moment": "ema", "second_moment": "ema"}
+    assert policy_name(changed) == "ema/ema+adjust"
+    changed["policy"]["beta3"] = 0.5
+    assert policy_name(changed) == "ema/ema+adjust 0.5"
+
+
+def test_runs_that_differ_in_the_warm_up_or_the_seed_of_the_data_are_not_one_row(tmp_path: Path):
+    plain = {**config(), "data": {"seed": 0}}
+    warm = {**plain, "policy": {**plain["policy"], "beta3": 0.5}}
+    other = {**plain, "data": {"seed": 1}}
+    for name, settings in (("plain", plain), ("warm", warm), ("other", other)):
+        write_run(tmp_path / name, settings)
+    runs = load(tmp_path).runs
+    assert {run.labels["policy"] for run in runs} == {"continual", "reset/task+adjust 0.5"}
+    assert {run.labels["data_seed"] for run in runs} == {0, 1}
+    assert len(group(runs)) == 3
+
+
+def test_settings_of_one_name_keep_their_tables():
+    assert label_names(["train.lr", "data.hidden", "methods.hidden", "train.validation"]) == {
+        "train.lr": "lr",
+        "data.hidden": "data_hidden",
+        "methods.hidden": "methods_hidden",
+        "train.validation": "train_validation",
+    }
+    assert label_names(["data.setting"], {"setting"}) == {"data.setting": "data_setting"}
+
+
+def test_missing_folder_is_named(tmp_path: Path):
+    with pytest.raises(ValueError, match="nowhere"):
+        load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04cut", b"[1", b"[1]", b'"x"', b"3", b"\xff\xfe"]
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plan.json",
+        "a/timing.json",
+        "a/tasks.json",
+        "a/summary.json",
+        "a/scores.jsonl",
+        "s/runs.json",
+        "s/timing.json",
+        "s/tasks.json",
+        "s/scores.npz",
+    ],
+)
+def test_damaged_file_is_named_and_the_report_is_made(tmp_path: Path, name: str, content: bytes):
+    for seed, folder in enumerate("ab"):
+        write_run(tmp_path / folder, config(seed=seed))
+    write_stack(tmp_path / "s", [config("ewc", seed=s) for s in (0, 1)])
+    (tmp_path / name).write_bytes(content)
+    results = load(tmp_path)
+    write(results, tmp_path / "report", with_figures=False, with_page=False)
+    assert [run.scores is not None for run in results.finished].count(True) >= 2
+    cut_off = name == "a/scores.jsonl" and content in (b"", b"PK\x03\x04cut", b"[1")
+    if not cut_off:  # which is what an interrupted run leaves
+        assert any(name.partition("/")[2] in problem for problem in results.problems)
+
+
+def test_a_broken_line_within_the_scores_is_named_and_nothing_is_made_of_the_rest(tmp_path: Path):
+    write_run(tmp_path, config())
+    path = tmp_path / "scores.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], "{broken", *lines[3:]]) + "\n")
+    results = load(tmp_path)
+    assert results.runs[0].scores is None
+    assert "scores.jsonl cannot be read: line 3 is not JSON: '{broken'" in results.problems[0]
+
+
+def test_truncated_scores_of_a_stack_are_named(tmp_path: Path):
+    write_stack(tmp_path / "s", [config(seed=s) for s in (0, 1)])
+    file = tmp_path / "s" / "scores.npz"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    results = load(tmp_path)
+    written = write(results, tmp_path / "report", with_figures=False)
+    assert "scores.npz cannot be read" in written["page"].read_text()
+    assert len(results.problems) == 1
+
+
+def test_metrics_that_are_no_numbers_and_odd_plans_are_left_out(tmp_path: Path):
+    write_run(tmp_path / "a", config())
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    (tmp_path / "a" / "summary.json").write_text(json.dumps({**summary, "RP": "x", "LP": [1]}))
+    (tmp_path / "plan.json").write_text('{"runs": 3, "report": [], "select": "x"}')
+    results = load(tmp_path)
+    write(results, tmp_path / "report", with_figures=False)
+    assert np.isnan(results.runs[0].metric("RP"))
+    assert len(results.problems) == 5
+
+
+def test_unreadable_end_of_a_stack_is_not_finished(tmp_path: Path, capsys):
+    write_stack(tmp_path / "stacks" / "s", [config(seed=s) for s in (0, 1)])
+    assert len(finished_ids(tmp_path)) == 2
+    (tmp_path / "stacks" / "s" / "runs.json").write_text("[{")
+    assert finished_ids(tmp_path) == set()
+    assert str(tmp_path / "stacks" / "s" / "runs.json") in capsys.readouterr().err

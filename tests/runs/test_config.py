@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+
+import pytest
+import tomli_w
+
+from longtail.methods import METHODS, Finetune
+from longtail.runs.config import method_names, options, resolve, stack_key
+from longtail.training import POLICIES
+
+
+def test_defaults_are_the_dataclasses_and_the_benchmark_overrides_them():
+    from longtail.benchmarks import toy
+
+    config = resolve("toy")
+    assert (config.method, config.optimizer, config.seed) == ("finetune", "continual", 0)
+    assert config.data == toy.Settings()
+    assert config.train.epochs == toy.TRAIN["epochs"] != 1
+    assert config.policy == POLICIES["continual"]
+
+
+def test_later_layers_win(tmp_path):
+    file = tmp_path / "my.toml"
+    file.write_text('method = "ewc"\nseed = 3\n[train]\nlr = 0.5\nepochs = 7\nbatch_size = 4\n')
+    flags = {"train.lr": 0.25, "epochs": 8}
+    config = resolve("toy", file, flags, ["train.lr=0.125", "strength = 3"])
+    assert config.method == "ewc"
+    assert config.seed == 3
+    assert (config.train.batch_size, config.train.epochs, config.train.lr) == (4, 8, 0.125)
+    assert config.methods.strength == 3.0
+
+
+def test_benchmark_overrides_per_method(monkeypatch):
+    from longtail.benchmarks import toy
+
+    monkeypatch.setattr(toy, "METHOD_SETTINGS", {"ewc": {"strength": 17.0}})
+    assert resolve("toy", flags={"method": "ewc"}).methods.strength == 17.0
+    assert resolve("toy", flags={"method": "ewcpp"}).methods.strength != 17.0
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"benchmark": "tooy"}, "unknown benchmark 'tooy'; did you mean 'toy'"),
+        ({"benchmark": "no.such_module"}, r"no\.such_module"),
+        ({}, "name one benchmark, got none"),
+        ({"benchmark": "toy", "flags": {"benchmark": "synthetic"}}, "name one benchmark"),
+        ({"benchmark": "toy", "flags": {"method": "ewd"}}, "unknown method 'ewd'; did you mean"),
+        ({"benchmark": "toy", "flags": {"optimizer": "rest"}}, "did you mean 'reset'"),
+        ({"benchmark": "toy", "flags": {"train.lrr": 1}}, "did you mean 'train.lr'"),
+        ({"benchmark": "toy", "flags": {"trian.lr": 1}}, "did you mean 'train.lr'"),
+        ({"benchmark": "toy", "flags": {"train": {"lrr": 1}}}, "did you mean 'train.lr'"),
+        ({"benchmark": "toy", "sets": ["epoch=1"]}, "did you mean 'train.epochs'"),
+        ({"benchmark": "toy", "sets": ["strength=1"]}, "unknown setting 'strength'"),
+        ({"benchmark": "toy", "sets": ["train.lr"]}, "key=value, got 'train.lr'"),
+        ({"benchmark": "toy", "sets": ["lr=abc"]}, r"train\.lr must be number, got 'abc'"),
+        ({"benchmark": "toy", "sets": ["schedule=x"]}, "constant | linear"),
+        ({"benchmark": "toy", "sets": ["epochs=0"]}, r"\[train\] .*epochs"),
+        ({"benchmark": "toy", "sets": ["data.tasks=0"]}, r"\[data\] .*tasks"),
+        ({"benchmark": "toy", "flags": {"seed": -1}}, "seed must not be negative, got -1"),
+        ({"benchmark": "toy", "flags": {"seed": 2**63}}, "seed must be below 2\\*\\*63"),
+        ({"benchmark": "toy", "flags": {"train.lr": float("inf")}}, "Invalid lr: inf"),
+        ({"benchmark": "toy", "flags": {"method": "nowhere:Mine"}}, "cannot be imported"),
+        ({"benchmark": "toy", "flags": {"method": "json:loads"}}, "not a subclass"),
+    ],
+)
+def test_mistakes_are_value_errors_that_help(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(**kwargs)
+
+
+def test_bare_name_in_two_tables_is_ambiguous_but_dotted_reaches_each(monkeypatch):
+    from longtail.benchmarks import toy
+
+    @dataclass(frozen=True)
+    class Settings(toy.Settings):
+        lr: float = field(default=1.0, metadata={"help": "another lr"})
+
+    monkeypatch.setattr(toy, "Settings", Settings)
+    with pytest.raises(ValueError, match=r"'lr' is ambiguous: data\.lr or train\.lr"):
+        resolve("toy", sets=["lr=1"])
+    config = resolve("toy", sets=["data.lr=2", "train.lr=3"])
+    assert (config.data.lr, config.train.lr) == (2.0, 3.0)
+
+
+def test_top_level_names_win_over_table_fields():
+    # both `optimizer` (the policy) and `train.optimizer` (adam or adamw) exist; so do two seeds
+    config = resolve("toy", sets=["optimizer=reset", "train.optimizer=adam", "data.seed=4"])
+    assert (config.optimizer, config.train.optimizer) == ("reset", "adam")
+    assert (config.seed, config.data.seed) == (0, 4)
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_config_toml_gives_the_same_config_and_id(tmp_path, method):
+    config = resolve("toy", flags={"method": method, "optimizer": "carry", "seed": 5})
+    path = tmp_path / "config.toml"
+    path.write_text(tomli_w.dumps(config.as_dict()))
+    again = resolve(file=path)
+    assert again == config
+    assert again.id == config.id
+    assert tomllib.loads(path.read_text())["train"]["clip"] == "none"
+
+
+def test_id_is_stable_and_tells_settings_apart():
+    a = resolve("toy")
+    assert (
+        a.id
+        == resolve("toy", sets=[f"train.lr={a.train.lr}"]).id
+        == resolve("toy", sets=["seed=0"]).id
+    )
+    others = [
+        resolve("toy", sets=[text]).id
+        for text in ("seed=1", "train.lr=0.1", "policy.beta3=0.5", "data.tasks=20", "method=ewcpp")
+    ]
+    assert len({a.id, *others}) == 6
+
+
+def test_policy_fields_can_be_overridden_for_ablations():
+    config = resolve("toy", sets=["policy.first_moment=ema", "policy.beta3=0"])
+    assert config.policy.first_moment == "ema"
+    assert config.policy.second_moment == "task"
+    assert config.policy.beta3 == 0.0
+    assert config.policy.name == "continual"
+
+
+def test_every_setting_has_a_line_of_help():
+    for method in method_names():
+        for option in options("toy", method):
+            assert option.help, f"{option.key} has no help"
+
+
+def test_methods_registered_later_or_named_by_module_are_known(monkeypatch):
+    class Mine(Finetune):
+        name = "mine"
+
+    monkeypatch.setitem(METHODS, "mine", Mine)
+    assert resolve("toy", flags={"method": "mine"}).method == "mine"
+    path = "longtail.methods.reservoir:Reservoir"
+    assert resolve("toy", flags={"method": path, "buffer": 7}).methods.buffer == 7
+
+
+def test_stack_key_ignores_what_a_stack_may_vary(monkeypatch):
+    base = stack_key(resolve("toy"))
+    for text in ("seed=1", "train.lr=0.1", "optimizer=reset", "policy.beta3=0.5"):
+        assert stack_key(resolve("toy", sets=[text])) == base
+    for text in ("method=ewc", "train.epochs=9", "optimizer=carry", "data.tasks=20"):
+        assert stack_key(resolve("toy", sets=[text])) != base
+    from longtail.benchmarks import toy
+
+    monkeypatch.setattr(toy, "STACK_FIELDS", ("tasks",), raising=False)
+    assert stack_key(resolve("toy", sets=["data.tasks=20"])) == stack_key(resolve("toy"))
+
+
+@pytest.mark.parametrize("content", ["not toml [", "\xff\xfe"])
+def test_broken_file_is_named(tmp_path, content):
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"broken\.toml"):
+        resolve("toy", path)
+    with pytest.raises(ValueError, match=r"no such file: .*absent\.toml"):
+        resolve("toy", tmp_path / "absent.toml")
+    with pytest.raises(ValueError, match="is a folder"):
+        resolve("toy", tmp_path)

@@ -1,0 +1,511 @@
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longtail.methods import METHODS, Finetune
+from longtail.runs.build import build_run, build_stack
+from longtail.runs.config import RunConfig, resolve
+from longtail.runs.folder import execute, execute_stack
+from longtail.runs.progress import Reporter
+from longtail.runs.snapshot import SnapshotError, Snapshots
+from longtail.support.files import FolderBusyError, FolderLock, write_atomic
+from longtail.support.signals import Stopped
+
+SMALL = ["data.tasks=8", "data.zero_shot=1", "data.features=6", "data.hidden=8", "data.cap=30"]
+SMALL += ["train.epochs=2", "train.evaluate_every=3", "train.batch_size=8", "train.lr=0.003"]
+RESULTS = ("scores.jsonl", "summary.json", "model.safetensors")
+
+
+class Heard(Reporter):
+    def __init__(self) -> None:
+        self.events: list[tuple] = []
+
+    def start(self, title, tasks, resumed):
+        self.events.append(("start", tasks, resumed))
+
+    def evaluation(self, after, rp):
+        self.events.append(("evaluation", after, rp))
+
+    def warn(self, text):
+        self.events.append(("warn", text))
+
+    def finish(self, summary, out):
+        self.events.append(("finish", summary, out))
+
+    def named(self, name: str) -> list[tuple]:
+        return [event for event in self.events if event[0] == name]
+
+
+def small(*more: str) -> RunConfig:
+    return resolve("toy", sets=[*SMALL, *more])
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in RESULTS}
+
+
+def stop_after(steps: int):
+    """An `on_step` that asks this very process to stop."""
+    count = 0
+
+    def on_step(run) -> None:
+        nonlocal count
+        count += 1
+        if count == steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return on_step
+
+
+def test_folder_holds_what_it_should(tmp_path):
+    heard = Heard()
+    config = small("method=reservoir")
+    summary = execute(config, tmp_path / "a", reporter=heard)
+    out = tmp_path / "a"
+    assert json.loads((out / "summary.json").read_text()) == summary
+    assert {"RP", "LP", "BWT", "FGT", "breakdown", "tasks", "policy", "score"} <= set(summary)
+    assert summary["policy"] == config.as_dict()["policy"]
+    assert summary["optimizer"] == "continual"
+    assert resolve(file=out / "config.toml") == config
+    tasks = json.loads((out / "tasks.json").read_text())
+    assert len(tasks["names"]) == len(tasks["train_sizes"]) == len(tasks["test_sizes"]) == 8
+
+    lines = [json.loads(line) for line in (out / "scores.jsonl").read_text().splitlines()]
+    full = [line for line in lines if len(line["scores"]) == line["after"] + 1]
+    assert [line["after"] for line in full if line["after"]] == [2, 5, 7]
+    assert {line["after"] for line in lines if str(line["after"]) in line["scores"]} == set(
+        range(8)
+    )
+    last = np.array([lines[-1]["scores"][str(i)] for i in range(8)])
+    assert math.isclose(np.average(last, weights=tasks["test_sizes"]), summary["RP"])
+
+    weights = load_file(out / "model.safetensors")
+    run = build_run(config)
+    assert {k: v.shape for k, v in weights.items()} == {
+        k: v.shape for k, v in run.model.state_dict().items()
+    }
+    timing = json.loads((out / "timing.json").read_text())
+    assert timing["seconds"] > 0
+    assert {"started", "finished", "versions", "hardware"} <= set(timing)
+    assert len(list((out / "snapshot").iterdir())) == 1
+    assert (out / ".lock").read_bytes() == b""
+    assert heard.named("start") == [("start", 8, None)]
+    assert [event[1] for event in heard.named("evaluation")][-1] == 7
+
+
+def test_no_dates_outside_timing(tmp_path):
+    execute(small(), tmp_path, quiet=True)
+    year = time.strftime("%Y-")
+    for path in tmp_path.iterdir():
+        if path.is_file() and path.name != "timing.json":
+            assert year.encode() not in path.read_bytes(), path.name
+
+
+def test_same_settings_give_the_same_bytes_and_others_do_not(tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        torch.rand(3)  # the state of the process must not matter
+        execute(small(f"seed={seed}"), tmp_path / name, quiet=True)
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+    assert (
+        content(tmp_path / "a")["model.safetensors"] != content(tmp_path / "c")["model.safetensors"]
+    )
+
+
+def test_finished_run_is_left_alone(tmp_path):
+    first = execute(small(), tmp_path, quiet=True)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.name != ".lock"}
+    heard = Heard()
+    assert execute(small(), tmp_path, reporter=heard) == first
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.name != ".lock"} == before
+    assert heard.named("start") == []
+    assert heard.named("finish")[0][1] == first
+
+
+def test_folder_of_another_configuration_is_refused(tmp_path):
+    execute(small(), tmp_path, quiet=True)
+    before = content(tmp_path)
+    with pytest.raises(ValueError, match=r"train\.lr is 0\.003 there and 0\.1 here"):
+        execute(small("train.lr=0.1", "train.eps=0.1"), tmp_path, quiet=True)
+    assert content(tmp_path) == before
+
+
+def test_folder_of_a_run_that_could_not_start_is_free(tmp_path, monkeypatch):
+    from longtail.runs import folder as run_folder
+
+    def missing(*args):
+        raise ValueError("no such data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "build_run", missing)
+        with pytest.raises(ValueError, match="no such data"):
+            execute(small(), tmp_path, quiet=True)
+    execute(small("seed=4"), tmp_path, quiet=True)
+    assert resolve(file=tmp_path / "config.toml").seed == 4
+
+
+def test_stopped_while_writing_results(tmp_path, monkeypatch):
+    from longtail.runs import folder as run_folder
+
+    execute(small(), tmp_path / "whole", quiet=True)
+    out = tmp_path / "pieces"
+
+    def full(path, value):
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_json", full)
+        with pytest.raises(OSError, match=r"No space left on device: .*summary\.json"):
+            execute(small(), out, quiet=True)
+    steps = []
+    execute(small(), out, quiet=True, on_step=steps.append)
+    assert steps == []  # training was over
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_signal_saves_at_once_and_the_next_call_goes_on(tmp_path):
+    execute(small(), tmp_path / "whole", quiet=True)
+    out = tmp_path / "pieces"
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped, match="the same command goes on from there") as stop:
+        execute(small(), out, quiet=True, on_step=stop_after(7))
+    assert stop.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert len(Snapshots(out / "snapshot").files()) == 1
+    assert not (out / "summary.json").exists()
+    heard = Heard()
+    calls = []
+    execute(small(), out, reporter=heard, on_step=calls.append)
+    assert heard.named("start")[0][2] is not None
+    assert content(out) == content(tmp_path / "whole")
+    assert json.loads((out / "timing.json").read_text())["sessions"] == 2
+
+
+def stopped_twice(out: Path) -> list[Path]:
+    """A run with two snapshots, the newer one further on."""
+    for steps in (5, 12):
+        with pytest.raises(Stopped):
+            execute(small(), out, quiet=True, on_step=stop_after(steps))
+    return Snapshots(out / "snapshot").files()
+
+
+class Restless(Finetune):
+    """Draws from the generators of Python, NumPy and torch in every step."""
+
+    name = "restless"
+
+    def loss(self, batch):
+        return super().loss(batch) * (random.random() + np.random.rand() + torch.rand(()))
+
+
+def test_generators_that_a_method_draws_from_go_on_too(tmp_path, monkeypatch):
+    monkeypatch.setitem(METHODS, "restless", Restless)
+    config = small("method=restless")
+    execute(config, tmp_path / "whole", quiet=True)
+    with pytest.raises(Stopped):
+        execute(config, tmp_path / "pieces", quiet=True, on_step=stop_after(5))
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    execute(config, tmp_path / "pieces", quiet=True)
+    assert content(tmp_path / "pieces") == content(tmp_path / "whole")
+
+
+def test_damaged_snapshot_falls_back_says_so_and_ends_the_same(tmp_path):
+    execute(small(), tmp_path / "whole", quiet=True)
+    out = tmp_path / "pieces"
+    newer = stopped_twice(out)[1]
+    newer.write_bytes(newer.read_bytes()[:-100])
+    heard = Heard()
+    execute(small(), out, reporter=heard)
+    assert [text for _, text in heard.named("warn")] == [
+        f"snapshot {newer} is damaged (its checksum does not match); using the one before it"
+    ]
+    assert heard.named("start")[0][2] is not None
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_no_usable_snapshot_starts_over_and_ends_the_same(tmp_path):
+    execute(small(), tmp_path / "whole", quiet=True)
+    out = tmp_path / "pieces"
+    for path in stopped_twice(out):
+        path.write_bytes(b"")
+    heard = Heard()
+    execute(small(), out, reporter=heard)
+    assert len(heard.named("warn")) == 2
+    assert heard.named("start") == [("start", 8, None)]
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_lost_score_lines_fall_back_too(tmp_path):
+    execute(small(), tmp_path / "whole", quiet=True)
+    out = tmp_path / "pieces"
+    stopped_twice(out)
+    (out / "scores.jsonl").write_bytes(b"")
+    heard = Heard()
+    execute(small(), out, reporter=heard)
+    assert "scores.jsonl has lost lines" in heard.named("warn")[0][1]
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_snapshot_of_another_configuration_is_refused(tmp_path):
+    out = tmp_path / "a"
+    stopped_twice(out)
+    other = small("train.lr=0.1")
+    execute(other, tmp_path / "b", quiet=True)
+    os.replace(tmp_path / "b" / "config.toml", out / "config.toml")  # someone mixed up two folders
+    with pytest.raises(ValueError, match=r"another configuration: train\.lr is 0\.003 there"):
+        execute(other, out, quiet=True)
+
+
+def test_finished_run_keeps_its_settings_even_without_tasks_and_snapshot(tmp_path):
+    execute(small(), tmp_path, quiet=True)
+    before = (tmp_path / "config.toml").read_bytes()
+    (tmp_path / "tasks.json").unlink()  # somebody kept the results alone
+    shutil.rmtree(tmp_path / "snapshot")
+    with pytest.raises(ValueError, match=r"another configuration: train\.lr is"):
+        execute(small("train.lr=0.1"), tmp_path, quiet=True)
+    assert (tmp_path / "config.toml").read_bytes() == before
+
+
+def test_full_disk_is_a_clear_error_and_the_last_snapshot_stays(tmp_path, monkeypatch):
+    out = tmp_path / "a"
+    before = stopped_twice(out)
+
+    def full(self, content, number):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshots, "_write", full)
+        with pytest.raises(SnapshotError, match=r"No space left on device; the last good one is"):
+            execute(small(), out, quiet=True, snapshot_minutes=0)
+    assert Snapshots(out / "snapshot").files() == before
+    execute(small(), out, quiet=True)
+    execute(small(), tmp_path / "whole", quiet=True)
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_write_atomic_keeps_the_old_file_when_it_fails(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    write_atomic(path, "old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: .*a\.json"):
+            write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def hold(folder: Path, ready) -> None:
+    with FolderLock(folder):
+        ready.set()
+        time.sleep(60)
+
+
+def test_second_process_is_refused_until_the_first_is_gone(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["longtail.runs.folder", "longtail.benchmarks.toy"])
+    ready = context.Event()
+    process = context.Process(target=hold, args=(tmp_path, ready))
+    process.start()
+    assert ready.wait(60)
+    try:
+        with pytest.raises(FolderBusyError, match=f"in use by process {process.pid}"):
+            execute(small(), tmp_path, quiet=True)
+    finally:
+        os.kill(process.pid or 0, signal.SIGKILL)
+        process.join()
+        process.close()
+    execute(small(), tmp_path, quiet=True)  # kill -9 leaves nothing that would block
+
+
+def test_snapshots_cost_less_than_two_percent(tmp_path):
+    execute(small("data.tasks=60", "train.epochs=12"), tmp_path, quiet=True, snapshot_minutes=1e-4)
+    timing = json.loads((tmp_path / "timing.json").read_text())
+    snapshots = timing["snapshots"]
+    # the one at the end comes whatever it costs
+    share = snapshots["seconds"] * (1 - 1 / max(snapshots["count"], 1)) / timing["seconds"]
+    assert share < 0.03
+
+
+def test_nan_scores_become_null(tmp_path):
+    config = resolve(
+        "synthetic", sets=["data.tasks=5", "train.lr=1e30"]
+    )  # an error, so it can be NaN
+    execute(config, tmp_path, quiet=True)
+    lines = (tmp_path / "scores.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["scores"]["0"] is None
+    assert json.loads((tmp_path / "summary.json").read_text())["RP"] is None
+    for name in ("scores.jsonl", "summary.json"):
+        assert not re.search(r"\b(NaN|Infinity)\b", (tmp_path / name).read_text())
+
+
+def test_multitask_trains_on_the_union(tmp_path):
+    summary = execute(small("method=multitask"), tmp_path, quiet=True)
+    assert summary["LP"] == pytest.approx(summary["RP"])
+    assert summary["FGT"] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpu", "cuda:99", "cuda:0" if not torch.cuda.is_available() else "x"]
+)
+def test_unknown_device_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=name):
+        execute(small(), tmp_path, quiet=True, device=name)
+
+
+STACK = [
+    small("method=reservoir", "buffer=20", f"optimizer={policy}", f"seed={seed}", f"train.lr={lr}")
+    for policy in ("continual", "reset")
+    for lr in (0.003, 0.01)
+    for seed in (3, 1)
+]
+
+
+def test_stack_equals_its_single_runs(tmp_path):
+    entries = execute_stack(STACK, tmp_path / "stack", quiet=True)
+    assert json.loads((tmp_path / "stack" / "runs.json").read_text()) == entries
+    arrays = np.load(tmp_path / "stack" / "scores.npz")
+    assert arrays["own"].shape == (8, 8)
+    assert arrays["curve"].shape == (8, len(arrays["after"]))
+    for i, config in enumerate(STACK):
+        assert entries[i]["id"] == config.id
+        assert entries[i]["config"] == config.as_dict()
+        single = execute(config, tmp_path / config.id, quiet=True)
+        for metric in ("RP", "LP", "BWT", "FGT"):
+            assert entries[i]["summary"][metric] == pytest.approx(single[metric], abs=1e-6)
+        assert set(entries[i]["summary"]) == set(single)
+        assert arrays["last"][i] @ arrays["test_sizes"] / arrays[
+            "test_sizes"
+        ].sum() == pytest.approx(single["RP"])
+
+
+def test_summary_marks_a_policy_that_is_not_what_its_name_says(tmp_path):
+    changed = small("optimizer=reset", "policy.beta3=0.5")
+    assert execute(changed, tmp_path / "one", quiet=True)["optimizer"] == "reset (changed)"
+    entries = execute_stack([changed, small()], tmp_path / "stack", quiet=True)
+    names = [entry["summary"]["optimizer"] for entry in entries]
+    assert names == ["reset (changed)", "continual"]
+
+
+@pytest.mark.parametrize("out", ["file", "file/below"])
+def test_a_place_where_no_folder_can_be_is_refused(tmp_path, out):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=r"--out .*: cannot be made a folder \(.+\)"):
+        execute(small(), tmp_path / out, quiet=True)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_stack_resumes_to_the_same_bytes(tmp_path):
+    execute_stack(STACK, tmp_path / "whole", quiet=True)
+    out = tmp_path / "pieces"
+    for steps in (4, 9):
+        with pytest.raises(Stopped):
+            execute_stack(STACK, out, quiet=True, on_step=stop_after(steps))
+    execute_stack(STACK, out, quiet=True)
+    for name in ("runs.json", "scores.npz"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_scores_of_a_stack_that_never_ends_are_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("longtail.runs.session.PARTIAL_SECONDS", -1.0)
+    execute_stack(STACK, tmp_path / "whole", quiet=True)
+    assert not (tmp_path / "whole" / "partial.npz").exists()  # scores.npz has it all
+    out = tmp_path / "part"
+    with pytest.raises(Stopped):
+        execute_stack(STACK, out, quiet=True, on_step=stop_after(12))
+    part, whole = np.load(out / "partial.npz"), np.load(tmp_path / "whole" / "scores.npz")
+    points = len(part["after"])
+    assert 0 < points < len(whole["after"])
+    seen = part["after"][-1] + 1
+    assert np.array_equal(part["curve"].reshape(len(STACK), -1), whole["curve"][:, :points])
+    assert np.array_equal(part["own"].reshape(len(STACK), -1)[:, :seen], whole["own"][:, :seen])
+    assert np.isnan(part["last"][..., seen:]).all()
+
+
+def test_finished_stack_is_left_alone_and_another_refused(tmp_path):
+    first = execute_stack(STACK[:2], tmp_path, quiet=True)
+    assert execute_stack(STACK[:2], tmp_path, quiet=True) == first
+    with pytest.raises(ValueError, match="holds another configuration"):
+        execute_stack(STACK[:3], tmp_path, quiet=True)
+
+
+def test_stack_with_gaps_reports_only_what_was_asked(tmp_path):
+    configs = [STACK[0], STACK[3]]
+    entries = execute_stack(configs, tmp_path, quiet=True)
+    assert [entry["id"] for entry in entries] == [config.id for config in configs]
+
+
+def test_configs_that_cannot_be_stacked_are_refused():
+    with pytest.raises(ValueError, match="differ in more than a stack allows"):
+        build_stack([small(), small("method=ewc")])
+    with pytest.raises(ValueError, match="at least one"):
+        build_stack([])
+
+
+def test_learning_rate_of_a_stack_is_that_of_each_config():
+    stack = build_stack(STACK)
+    rates = [group["lr"] for group in stack.run.optimizer.param_groups]
+    assert rates == pytest.approx([0.003, 0.01, 0.003, 0.01])
+    assert stack.seeds == [3, 1]
+
+
+def test_a_refused_start_leaves_nothing(tmp_path):
+    """Settings that only the data can refute: more tasks than there are classes."""
+    config = resolve("mnist", flags={"data.miniature": True, "data.tasks": 50})
+    new, empty = tmp_path / "new", tmp_path / "empty"
+    empty.mkdir()
+    for out in (new, empty):
+        with pytest.raises(ValueError, match="more than the 10 classes"):
+            execute(config, out, quiet=True)
+    assert not new.exists()
+    assert list(empty.iterdir()) == []
+    (empty / "notes.txt").touch()
+    with pytest.raises(ValueError, match="more than the 10 classes"):
+        execute(config, empty, quiet=True)
+    assert (empty / "notes.txt").exists()
+
+
+def test_a_start_that_fails_leaves_nothing_either(tmp_path, monkeypatch):
+    def no_memory(*_):
+        raise MemoryError("Unable to allocate 7 PiB")
+
+    monkeypatch.setattr("longtail.runs.folder.build_run", no_memory)
+    with pytest.raises(MemoryError):
+        execute(small(), tmp_path / "new", quiet=True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / "out" / ".lock").mkdir(parents=True)  # root may write anywhere, but not into this
+    with pytest.raises(ValueError, match=r"--out .*out: cannot be written to \(Is a directory\)"):
+        execute(small(), tmp_path / "out", quiet=True)
+
+
+@pytest.mark.parametrize("text", ["", '{"RP": 0.', "[]"])
+def test_a_damaged_summary_is_named(tmp_path, text):
+    execute(small(), tmp_path, quiet=True)
+    whole = (tmp_path / "summary.json").read_text()
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"{tmp_path}: summary\.json.*; delete this file"):
+        execute(small(), tmp_path, quiet=True)
+    (tmp_path / "summary.json").unlink()
+    execute(small(), tmp_path, quiet=True)  # from the last snapshot
+    assert (tmp_path / "summary.json").read_text() == whole

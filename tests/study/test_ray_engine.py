@@ -1,0 +1,139 @@
+"""Studies on a Ray cluster of two workers on this machine."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from helpers.folders import contents
+
+from longtail.study.display import Overview
+from longtail.study.file import expand, read
+from longtail.study.jobs import Options, make_jobs
+from longtail.study.local import run_here
+from longtail.study.ray_engine import pack, unpack
+
+STUDY = """
+benchmark = "toy"
+methods = ["finetune", "derpp"]
+optimizers = ["continual"]
+seeds = "0-1"
+[data]
+tasks = 300
+[train]
+evaluate_every = 50
+"""
+
+
+def test_without_an_address_ray_starts_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ray = pytest.importorskip("ray")
+    from longtail.study.ray_engine import run_ray
+
+    class AskedError(Exception): ...
+
+    def init(address: str, **_: object) -> None:
+        raise AskedError(address)
+
+    monkeypatch.setattr(ray, "init", init)
+    for address, expected in ((None, "local"), ("auto", "auto")):
+        with pytest.raises(AskedError, match=expected):
+            run_ray([], tmp_path, Options(), Overview([], 0), {}, address=address)
+
+
+@pytest.mark.parametrize("address", ["localhost:1", "auto"])
+def test_an_address_where_nobody_answers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+):
+    ray = pytest.importorskip("ray")
+    from longtail.study.ray_engine import run_ray
+
+    def init(**_: object) -> None:
+        assert address == "auto", "asked Ray, which would try for minutes"
+        raise ConnectionError("Could not find any running Ray instance.\nPlease specify one.")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ValueError, match=rf"^--address {address}: no Ray cluster answers \(.+\)$"):
+        run_ray([], tmp_path, Options(), Overview([], 0), {}, address=address)
+
+
+def test_folders_travel_whole(tmp_path: Path):
+    source, target = tmp_path / "a", tmp_path / "b"
+    (source / "snapshot").mkdir(parents=True)
+    (source / "scores.jsonl").write_text("{}\n")
+    (source / "snapshot" / "2.pt").write_bytes(b"new")
+    (source / ".lock").write_text("12")
+    (target / "snapshot").mkdir(parents=True)
+    (target / "snapshot" / "1.pt").write_bytes(b"old")
+    unpack(pack(source), target)
+    assert contents(target) == {"scores.jsonl": b"{}\n"}
+    assert [p.name for p in target.glob("snapshot/*")] == ["2.pt"]
+    unpack(pack(tmp_path / "nothing"), target)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("storage", ["shared", "fetch"])
+def test_killed_worker_is_replaced_and_the_files_are_the_same(
+    tmp_path: Path, storage: str, monkeypatch: pytest.MonkeyPatch
+):
+    ray = pytest.importorskip("ray")
+    from longtail.study import ray_engine as cluster
+
+    monkeypatch.setattr(cluster, "SEND_SECONDS", 0.5)
+    (tmp_path / "study.toml").write_text(STUDY)
+    runs = expand(read(tmp_path / "study.toml"))
+    options = Options(device="cpu", threads=1, snapshot_minutes=0)  # at every step
+    here = tmp_path / "here"
+    jobs = make_jobs(runs, here, stack=False, earlier={})
+    run_here(jobs, here, options, Overview(jobs, 0))
+
+    out = tmp_path / "cluster"
+    shown = Overview(jobs, 0)
+    killed: list[int] = []
+    starts: list[str] = []
+    event = shown.event
+
+    def note(kind: str, job, content) -> None:
+        if kind == "start":
+            starts.append(job.id)
+        event(kind, job, content)
+
+    monkeypatch.setattr(shown, "event", note)
+
+    def kill_one() -> None:
+        while not killed:
+            for state in _tasks_of(ray):
+                if shown.states[jobs[0].id].done > 100:
+                    os.kill(state, signal.SIGKILL)
+                    killed.append(state)
+                    return
+            time.sleep(0.1)
+
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    try:
+        killer = threading.Thread(target=kill_one, daemon=True)
+        killer.start()
+        cluster.run_ray(jobs, out, options, shown, {"cpus": 1}, storage=storage)
+    finally:
+        ray.shutdown()
+    assert killed
+    assert len(starts) == len(jobs) + 1
+    assert shown.count("finished") == 4
+    assert contents(out) == contents(here)
+    timings = [json.loads(path.read_text()) for path in out.glob("runs/*/timing.json")]
+    assert sorted(t["sessions"] for t in timings) == [1, 1, 1, 2]  # it went on, not from the start
+
+
+def _tasks_of(ray) -> list[int]:
+    """Processes that are executing a run, found by the title Ray gives them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"ray::perform_remotely" in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found

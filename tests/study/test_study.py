@@ -1,0 +1,436 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import Pipe
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.folders import contents
+
+from longtail import cli
+from longtail.report.results import load
+from longtail.runs.build import build_stack
+from longtail.study import command as execution
+from longtail.study import local as engines
+from longtail.study.display import Overview
+from longtail.study.file import expand, matching, parse_seeds, read
+from longtail.study.jobs import Options, make_jobs
+from longtail.study.local import run_local
+from longtail.support.machine import commit
+
+TINY = """
+benchmark = "toy"
+methods = ["finetune"]
+seeds = "0-1"
+[data]
+tasks = 12
+zero_shot = 1
+cap = 40
+[train]
+evaluate_every = 4
+"""
+
+
+def study_file(folder: Path, text: str = TINY, **replaced: str) -> Path:
+    for key, new in replaced.items():
+        lines = text.splitlines()
+        lines[next(i for i, line in enumerate(lines) if line.startswith(f"{key} "))] = new
+        text = "\n".join(lines) + "\n"
+    path = folder / "tiny.toml"
+    path.write_text(text)
+    return path
+
+
+def study(*arguments: object) -> int:
+    return cli.main(["study", *map(str, arguments)])
+
+
+def test_file_expands_to_methods_policies_grid_and_seeds(tmp_path: Path):
+    path = study_file(tmp_path, TINY + '[grid]\n"train.lr" = [0.1, 0.01, 0.001]\n')
+    runs = expand(read(path))
+    assert len(runs) == len({run.id for run in runs}) == 2 * 3 * 2
+    assert runs[0].labels == {"method": "finetune", "policy": "continual", "lr": 0.1}
+    assert [run.id for run in runs] == [run.id for run in expand(read(path))]
+    assert runs[0].config.data.tasks == 12
+
+
+def test_adding_a_seed_keeps_the_ids_of_the_others(tmp_path: Path):
+    few = {run.id for run in expand(read(study_file(tmp_path)))}
+    more = {run.id for run in expand(read(study_file(tmp_path, seeds='seeds = "0-2"')))}
+    assert few < more
+    assert len(more) == 6
+
+
+def test_multitask_has_one_policy_and_grid_skips_methods_without_the_setting(tmp_path: Path):
+    text = study_file(tmp_path, methods='methods = ["finetune", "reservoir", "multitask"]')
+    text.write_text(text.read_text() + '[grid]\n"methods.buffer" = [5, 10]\n')
+    runs = expand(read(text))
+    counts = {m: sum(r.labels["method"] == m for r in runs) for m in read(text).methods}
+    assert counts == {"finetune": 4, "reservoir": 8, "multitask": 2}
+    assert "buffer" not in runs[0].labels
+
+
+def test_named_policies_become_labelled_rows(tmp_path: Path):
+    rows = """
+[[policies]]
+name = "1"
+row = 1
+first_moment = "reset"
+second_moment = "reset"
+beta3 = 0.9
+[[policies]]
+name = "MTL"
+row = 11
+methods = ["multitask"]
+optimizer = "reset"
+"""
+    path = study_file(tmp_path, TINY + rows, methods='methods = ["finetune", "multitask"]')
+    labels = [run.labels for run in expand(read(path))][::2]
+    assert labels[0] == {
+        "method": "finetune",
+        "policy": "1",
+        "row": 1,
+        "first_moment": "reset",
+        "second_moment": "reset",
+        "lr_adjust": True,
+    }
+    assert labels[1] == {"method": "multitask", "policy": "MTL", "row": 11}
+
+
+def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
+    text = TINY + "[method]\nbuffer = 7\n[method.derpp]\nalpha = 0.25\n"
+    path = study_file(tmp_path, text, methods='methods = ["finetune", "derpp"]')
+    derpp = next(r for r in expand(read(path)) if r.labels["method"] == "derpp")
+    assert (derpp.config.methods.buffer, derpp.config.methods.alpha) == (7, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"benchmark": 'benchmrk = "toy"'}, "benchmark"),
+        ({"seeds": 'seeds = "a-b"'}, "a-b"),
+        ({"tasks": "taskz = 3"}, "tasks"),
+        ({"methods": 'methods = ["finetun"]'}, "finetune"),
+        ({"methods": "methods = 3"}, "list of names"),
+        ({"seeds": 'seeds = "5-2"'}, "5-2 is empty"),
+        ({"methods": 'stack = "no"'}, "stack must be true | false, got 'no'"),
+        ({"methods": "optimizers = 3"}, "optimizers must be a list of text, got 3"),
+        ({"methods": 'select = "train.lr"'}, "select must be a table"),
+        ({"methods": "policies = 3"}, "[[policies]], got 3"),
+        ("[resources]\ncpus = 'two'", "resources.cpus must be number, got 'two'"),
+        ("[resources]\ncpus = 0", "resources.cpus must be above zero, got 0.0"),
+        ("[resources]\ngpus = -1", "resources.gpus must be above zero, got -1.0"),
+        ("[resources]\ncpus = nan", "resources.cpus must be above zero, got nan"),
+        ("[resources]\ngpus = inf", "resources.gpus must be above zero, got inf"),
+        ("[resources]\ncpu = 2", "resources.cpu = 2: unknown key of [resources] 'cpu'"),
+        ("[report]\ntitel = 'x'", "did you mean 'title'?"),
+        ("[select]\nkeys = 'train.lr'", "did you mean 'key'?"),
+        ("[report]\nchecks = ['mc_improve']", "did you mean 'mc_improves'?"),
+        ("[report]\nchecks = ['nowhere:mine']", "Check 'nowhere:mine' cannot be imported"),
+        ("[report]\npaper = 'table9'", "Unknown table of the paper: 'table9'"),
+        ("[report]\nindex = ['methd']", "unknown label in [report] 'methd'"),
+        ("[report]\ncolumns = 'buffer'", "unknown label in [report] 'buffer'"),
+        ("[report]\npair = ['continual', 'carry']", "unknown policy in report.pair 'carry'"),
+        ({"methods": 'name = "../up"'}, "name = '../up'"),
+        ({"methods": 'name = ".."'}, "name = '..'"),
+        ({"methods": 'name = ""'}, "name = ''"),
+        ({"seeds": "seeds = [9223372036854775808]"}, "seeds must be below 2**63"),
+        ("[grid]\nseed = [1, 2]", "give seeds at the top of the file"),
+        ("[grid]\noptimizer = ['reset']", "give optimizers at the top of the file"),
+        ({"methods": "optimizers = ['reset']\npolicies = [{name = 'a'}]"}, "not both"),
+        ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'b'", "'a' and 'b' of [[policies]] do"),
+        ("[[policies]]\nname = 'a'\nRP = 3", "RP = 3 in the row 'a'"),
+        ("[[policies]]\nname = 'a'\nseed = 3", "seed = 3 in the row 'a'"),
+        ("[method]\nbufer = 3", "method.bufer = 3"),
+        ("[method.finetun]\nx = 3", "did you mean 'finetune'?"),
+        ("[grid]\n'methods.bufer' = [3]", "grid.methods.bufer = [3]"),
+        ("[[policies]]\nname = 'a'\nfirst_momnt = 'task'", "did you mean 'first_moment'?"),
+        ("[[policies]]\nname = 'a'\nmethods = 'finetune'", "list of names, got 'finetune'"),
+    ],
+)
+def test_mistakes_in_the_file_are_named(tmp_path: Path, capsys, change, message):
+    if isinstance(change, str):
+        path = study_file(tmp_path, TINY + change + "\n")
+    else:
+        path = study_file(tmp_path, **change)
+    assert study(path, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["--snapshot-minutes", "-2"], "--snapshot-minutes must not be negative, got -2.0"),
+        (["--snapshot-minutes", "nan"], "must not be negative, got nan"),
+        (["--address", "auto"], "are for --engine ray"),
+        (["--log", "tensorbored"], "did you mean 'tensorboard'?"),
+        (["--only", "policy=continual,rest"], "unknown policy of --only 'rest'; did you mean"),
+        (["--engine", "ray"], "needs Ray: pip install"),
+    ],
+)
+def test_mistakes_in_flags_are_named_before_anything_runs(
+    tmp_path: Path, capsys, monkeypatch, flags, message
+):
+    found = execution.find_spec
+    monkeypatch.setattr(execution, "find_spec", lambda name: found(name) if name != "ray" else None)
+    assert study(study_file(tmp_path), "--out", tmp_path / "out", *flags) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_optimizer_may_be_a_text_and_the_grid_understands_method(tmp_path: Path):
+    text = TINY.replace("seeds", 'optimizers = "reset"\nseeds')
+    path = study_file(tmp_path, text, methods='methods = ["reservoir"]')
+    path.write_text(path.read_text() + '[grid]\n"method.buffer" = [5, 10]\n')
+    runs = expand(read(path))
+    assert {(r.labels["policy"], r.config.methods.buffer) for r in runs} == {
+        ("reset", 5),
+        ("reset", 10),
+    }
+
+
+def test_seeds_and_conditions(tmp_path: Path):
+    assert parse_seeds("0-2, 7") == [0, 1, 2, 7]
+    assert parse_seeds("0-2, 1") == parse_seeds([0, 1, 2, 1]) == [0, 1, 2]
+    runs = expand(read(study_file(tmp_path)))
+    assert len(matching(runs, ["policy=reset", "seed=1"])) == 1
+    assert len(matching(runs, ["data.tasks=12"])) == 4
+    assert len(matching(runs, ["train.lr=1e-2", "policy.boundary=true"])) == 4
+    with pytest.raises(ValueError, match=r"polcy.*policy"):
+        matching(runs, ["polcy=reset"])
+
+
+def test_executes_reports_and_later_computes_only_what_is_new(tmp_path: Path, capsys):
+    out = tmp_path / "out"
+    assert study(study_file(tmp_path), "--out", out) == 0
+    assert "4 runs computed" in capsys.readouterr().out
+    table = json.loads((out / "table.json").read_text())
+    assert [(r["method"], r["policy"], r["seeds"]) for r in table["rows"]] == [
+        ("finetune", "continual", 2),
+        ("finetune", "reset", 2),
+    ]
+    stack = next(out.glob("stacks/*/runs.json"))
+    before = stack.stat().st_mtime_ns
+    path = study_file(tmp_path, seeds="seeds = [0, 1, 2]")
+    assert study(path, "--out", out, "--no-report") == 0
+    assert "2 runs computed, 4 were finished before" in capsys.readouterr().out
+    assert stack.stat().st_mtime_ns == before
+    assert study(out / "study.toml", "--out", out, "--no-report") == 0  # the folder's own copy
+    assert "6 were finished before" in capsys.readouterr().out
+    assert study(path, "--out", out, "--dry-run", "--quiet") == 0
+    assert "6 runs, 6 finished" in " ".join(capsys.readouterr().out.split())
+
+
+def test_only_executes_what_matches_and_the_report_counts_the_rest(tmp_path: Path, capsys):
+    out = tmp_path / "out"
+    assert study(study_file(tmp_path), "--out", out, "--only", "policy=reset", "--no-report") == 0
+    assert "2 runs computed" in capsys.readouterr().out
+    assert load(out).state == "2 of 4 runs finished."
+
+
+def test_other_seeds_keep_the_finished_runs_and_the_report_says_where_from(tmp_path: Path, capsys):
+    out, path = tmp_path / "out", study_file(tmp_path)
+    assert study(path, "--out", out, "--no-report") == 0
+    assert "RP 0." in capsys.readouterr().out
+    assert study(path, "--out", out, "--seeds", 2, "--quiet") == 0
+    assert not capsys.readouterr().out
+    table = json.loads((out / "table.json").read_text())
+    assert [row["seeds"] for row in table["rows"]] == [3, 3]
+    assert table["provenance"]["command"] == "longtail study tiny.toml --out out --seeds 2 --quiet"
+    assert table["provenance"].get("commit") == commit()
+    path = study_file(tmp_path, evaluate_every="evaluate_every = 3")
+    assert study(path, "--out", out, "--seeds", 3, "--no-report") == 0
+    assert load(out).state == "2 of 2 runs finished."
+    assert load(out).problems[0].startswith("6 runs in this folder are not in its plan.json")
+
+
+def test_running_rp_is_not_forgotten(tmp_path: Path):
+    (job,) = make_jobs(expand(read(study_file(tmp_path))), tmp_path, stack=True, earlier={})
+    shown = Overview([job], 0)
+    progress = {"done": 1, "tasks": 2, "seconds_left": None}
+    for rp in (0.5, None):
+        shown.event("progress", job, {**progress, "rp": rp})
+    shown.event("finished", job, {"rp": None})
+    assert shown.states[job.id].rp == 0.5
+
+
+def test_unfinished_stack_goes_on_as_it_was_begun(tmp_path: Path):
+    runs = expand(read(study_file(tmp_path)))
+    (job,) = make_jobs(runs, tmp_path, stack=True, earlier={})
+    (tmp_path / job.folder / "snapshot").mkdir(parents=True)
+    more = expand(read(study_file(tmp_path, seeds='seeds = "0-2"')))
+    members = [config.id for config in job.configs]
+    jobs = make_jobs(more, tmp_path, stack=True, earlier={job.id: members})
+    assert [(j.id == job.id, len(j.configs)) for j in jobs] == [(True, 4), (False, 2)]
+
+
+def test_stacks_are_full_products_of_variants_and_seeds(tmp_path: Path):
+    runs = expand(read(study_file(tmp_path, seeds='seeds = "0-2"')))
+    lacking = [r for r in runs if not (r.labels["policy"] == "reset" and r.config.seed == 0)]
+    jobs = make_jobs(lacking, tmp_path, stack=True, earlier={})
+    assert sorted(len(job.configs) for job in jobs) == [2, 3]
+
+
+def test_runs_whose_settings_cannot_be_stacked_are_planned_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[int] = []
+
+    def stackable(settings: Any) -> bool:
+        asked.append(settings.tasks)
+        return settings.tasks != 9
+
+    monkeypatch.setattr("longtail.benchmarks.toy.stackable", stackable, raising=False)
+    runs = expand(read(study_file(tmp_path, TINY + '[grid]\n"data.tasks" = [9, 12]\n')))
+    jobs = make_jobs(runs, tmp_path, stack=True, earlier={})
+    assert sorted((job.stacked, len(job.configs)) for job in jobs) == [*[(False, 1)] * 4, (True, 4)]
+    assert sorted(asked) == [9, 12]  # once for all runs that are alike
+    for tasks, size in ((9, 0), (12, 4)):
+        chosen = [run.config for run in runs if run.config.data.tasks == tasks]
+        if size:
+            assert len(build_stack(chosen).configs) == size
+        else:
+            with pytest.raises(ValueError, match=r"cannot be stacked .* `stack = false`"):
+                build_stack(chosen)
+
+
+@pytest.mark.parametrize(("device", "sizes"), [("cpu", [2] * 4), ("cuda", [4] * 2)])
+def test_workers_share_stacks_and_cut_them_where_a_part_is_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, sizes: list[int]
+):
+    monkeypatch.setattr("longtail.study.jobs.choose_device", torch.device)
+    monkeypatch.setattr("longtail.study.jobs.data_memory", lambda device: 2**31)
+    runs = expand(read(study_file(tmp_path, methods='methods = ["finetune", "ewc"]')))
+    jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, device=device, workers=2)
+    assert [len(job.configs) for job in jobs] == sizes
+
+
+@pytest.mark.parametrize(
+    ("most", "workers", "sizes"),
+    [(99, 1, [7]), (3, 1, [3, 2, 2]), (99, 2, [4, 3]), (3, 2, [2, 2, 2, 1]), (1, 9, [1] * 7)],
+)
+def test_parts_of_a_stack_are_alike_and_occupy_all_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, workers: int, sizes: list[int]
+):
+    monkeypatch.setattr("longtail.benchmarks.toy.most_seeds", lambda *_: most, raising=False)
+    runs = expand(read(study_file(tmp_path, seeds='seeds = "0-6"')))
+    jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, workers=workers)
+    found = [sorted({c.seed for c in job.configs}) for job in jobs]
+    assert [len(seeds) for seeds in found] == sizes
+    assert [seed for seeds in found for seed in seeds] == list(range(7))
+
+
+def test_workers_that_die_before_they_listen_fail_their_jobs_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def worker(slot: int, device: str):
+        (ours, theirs), (sentinel, other) = Pipe(), Pipe()
+        theirs.close()
+        other.close()
+        join = lambda timeout: None  # noqa: E731
+        return ours, SimpleNamespace(pid=None, exitcode=-9, sentinel=sentinel, join=join)
+
+    monkeypatch.setattr("longtail.study.workers.worker", worker)
+    runs = expand(read(study_file(tmp_path)))
+    jobs = make_jobs(runs, tmp_path, stack=False, earlier={}, workers=2)
+    told: list[tuple[str, str]] = []
+    shown = SimpleNamespace(event=lambda kind, _, content: told.append((kind, content["error"])))
+    run_local(jobs, tmp_path, Options(device="cpu"), shown, 2)  # pyright: ignore
+    assert told == [("failed", "its process died with exit code -9")] * len(jobs)
+    assert len(list(tmp_path.glob("runs/*/error.json"))) == len(jobs) > 2
+
+
+FAILING = '''
+from longtail.methods import Finetune
+
+class Broken(Finetune):
+    """Fails in the middle of a run."""
+
+    def end_task(self, train):
+        raise RuntimeError("no <b>luck</b>")
+'''
+
+
+def test_a_worker_whose_parent_was_killed_saves_and_leaves_without_a_traceback(
+    tmp_path: Path, monkeypatch
+):
+    ours, theirs = Pipe()
+    ours.send((1, tmp_path, Options(), list(sys.path)))
+    ours.send("a job")
+
+    def until_nobody_listens(job, out, options, send):
+        ours.close()
+        send("progress", {})  # which the worker takes for a request to stop
+        pytest.fail("it went on")
+
+    monkeypatch.setattr(engines, "attempt", until_nobody_listens)
+    monkeypatch.setattr(engines, "_pin", lambda slot, workers, options: options)
+    monkeypatch.setattr(os, "setpgrp", lambda: None)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        engines.work(theirs, 0, "cpu")
+    except KeyboardInterrupt:
+        pytest.fail("it came out of the worker")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys, monkeypatch):
+    (tmp_path / "broken_method.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = study_file(tmp_path, methods='methods = ["broken_method:Broken", "finetune"]')
+    path.write_text("stack = false\n" + path.read_text())
+    out = tmp_path / "out"
+    assert study(path, "--out", out, "--seeds", "0") == 1
+    said = capsys.readouterr()
+    assert "2 runs computed" in said.out
+    assert said.err.count("no <b>luck</b>") == 2
+    errors = [json.loads(p.read_text()) for p in out.glob("runs/*/error.json")]
+    assert [e["error"] for e in errors] == ["RuntimeError: no <b>luck</b>"] * 2
+    assert "no &lt;b&gt;luck" in (out / "report.html").read_text()
+
+    monkeypatch.delattr(sys.modules["broken_method"].Broken, "end_task")  # repaired
+    assert study(path, "--out", out, "--seeds", "0", "--no-report") == 0
+    assert len(list(out.glob("runs/*/summary.json"))) == 4
+    assert not list(out.glob("runs/*/error.json"))
+
+
+def test_two_processes_write_the_same_files_as_one(tmp_path: Path):
+    path = study_file(tmp_path, TINY + "[resources]\ncpus = 1\n")
+    path.write_text("stack = false\n" + path.read_text())
+    for name, jobs in (("one", 1), ("two", 2)):
+        assert study(path, "--out", tmp_path / name, "--jobs", jobs, "--no-report", "--quiet") == 0
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert len(contents(tmp_path / "one")) > 4 * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_saves_and_the_next_call_ends_with_the_same_files(tmp_path: Path, jobs: int):
+    text = TINY.replace("tasks = 12", "tasks = 300").replace("cap = 40", "cap = 400")
+    path = study_file(tmp_path, "stack = false\n" + text + "[resources]\ncpus = 1\n")
+    command = [sys.executable, "-m", "longtail.cli", "study", str(path), "--jobs", str(jobs)]
+    command += ["--no-report", "--out"]
+    process = subprocess.Popen([*command, str(tmp_path / "a")])
+    while not list((tmp_path / "a").glob("runs/*/scores.jsonl")):
+        time.sleep(0.1)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130
+    assert list((tmp_path / "a").glob("runs/*/snapshot/*.pt"))
+    assert len(list((tmp_path / "a").glob("runs/*/summary.json"))) < 4
+    subprocess.run([*command, str(tmp_path / "a")], check=True)
+    subprocess.run([*command, str(tmp_path / "b")], check=True)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -1,0 +1,25 @@
+"""What a result says about where it came from."""
+
+import os
+
+import pytest
+
+from longtail.support.machine import commit, usable_cores
+
+
+def test_a_copy_without_history_is_told_its_commit(monkeypatch):
+    commit.cache_clear()
+    monkeypatch.setenv("LONGTAIL_COMMIT", "0123456789ab")
+    assert commit() == "0123456789ab"
+    commit.cache_clear()
+    monkeypatch.delenv("LONGTAIL_COMMIT")
+    assert commit() != "0123456789ab"
+    commit.cache_clear()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="nobody says which cores to use")
+def test_cores_are_those_that_may_be_used_or_all(monkeypatch):
+    assert usable_cores() == sorted(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert usable_cores() == [0, 1, 2]

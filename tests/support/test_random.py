@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+
+from longtail.support import random
+from longtail.support.random import derive, integers, normal, permutation, uniform
+
+SEEDS = torch.tensor([0, 1, 7, 2**62, -3])
+
+
+def test_numbers_are_a_function_of_seed_key_and_position():
+    a = uniform(100, 3, "x", 1)
+    assert torch.equal(a, uniform(100, 3, "x", 1))
+    assert torch.equal(a[:10], uniform(10, 3, "x", 1))
+    assert torch.equal(a[40:50], uniform(10, 3, "x", 1, start=40))
+    for other in (uniform(100, 4, "x", 1), uniform(100, 3, "y", 1), uniform(100, 3, "x", 2)):
+        assert not torch.equal(a, other)
+    assert not torch.equal(uniform(4, 0, "a", "b"), uniform(4, 0, "b", "a"))
+    assert not torch.equal(uniform(4, 0, "a"), uniform(4, 0, "a", 0))
+
+
+def test_the_numbers_never_change():
+    """Published results rest on these."""
+    assert derive(0) == 2598789274482403935
+    assert derive(1, "model", 2) == 8745442533838625877
+    assert permutation(8, 0, "batches", 0, 0).tolist() == [2, 1, 4, 6, 3, 0, 5, 7]
+
+
+@pytest.mark.parametrize("draw", [uniform, normal, permutation, lambda *a: integers(17, *a)])
+def test_each_seed_of_a_stack_draws_what_it_draws_alone(draw):
+    stacked = draw(33, SEEDS, "purpose", 5)
+    assert stacked.shape == (5, 33)
+    for row, seed in zip(stacked, SEEDS.tolist(), strict=True):
+        assert torch.equal(row, draw(33, seed, "purpose", 5))
+
+
+@pytest.mark.parametrize("seed", [5, 2**63 - 1, SEEDS])
+def test_tensor_hash_equals_numpy_hash(seed):
+    ours = random._bits_torch(1000, seed, ("k", 9), "cpu", 12)
+    assert np.array_equal(ours.numpy(), random._bits_numpy(1000, seed, ("k", 9), 12).view(np.int64))
+
+
+@pytest.mark.parametrize("seed", [5, torch.tensor([5, 0, 9])])
+@pytest.mark.parametrize("draw", [random.uniform, random.normal, random.permutation])
+def test_a_range_in_a_key_stacks_the_numbers_of_its_keys(draw, seed):
+    stacked = draw(7, seed, "z", range(3, 6))
+    one_by_one = torch.stack([draw(7, seed, "z", t) for t in range(3, 6)])
+    assert torch.equal(stacked, one_by_one)
+    on_device = random._bits_torch(7, seed, ("z", range(3, 6)), "cpu", 2)
+    ours = random._bits_numpy(7, seed, ("z", range(3, 6)), 2)
+    assert np.array_equal(on_device.numpy(), ours.view(np.int64))
+
+
+def test_derive_gives_a_seed_that_torch_and_tensors_take():
+    seeds = [derive(s, "model") for s in range(1000)]
+    assert len(set(seeds)) == 1000
+    assert all(0 <= s < 2**63 for s in seeds)
+    torch.Generator().manual_seed(seeds[0])
+    assert uniform(3, torch.tensor(seeds)).shape == (1000, 3)
+
+
+def test_moments():
+    u, z = uniform(200_000, 1), normal(200_001, 2)
+    assert u.dtype == torch.float64
+    assert z.dtype == torch.float32
+    assert z.shape == (200_001,)
+    assert abs(u.mean() - 0.5) < 0.003
+    assert abs(u.var() - 1 / 12) < 0.001
+    assert abs(z.mean()) < 0.01
+    assert abs(z.var() - 1) < 0.02
+    assert abs((z[:-1] * z[1:]).mean()) < 0.01  # neighbours share a radius, not a value
+
+
+def test_integers_are_uniform_and_bounded():
+    counts = torch.bincount(integers(10, 100_000, 4, "chi"), minlength=10).double()
+    assert ((counts - 1e4) ** 2 / 1e4).sum() < 27.9  # chi-square, 9 degrees of freedom, p = 0.001
+    per_position = integers(torch.arange(1, 51), 50, 0)
+    assert (per_position <= torch.arange(50)).all()
+    per_replica = integers(torch.tensor([1, 2, 3]), 100, torch.arange(3))
+    assert per_replica.amax(1).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="high: 0"):
+        integers(0, 3, 1)
+
+
+def test_permutations_are_uniform():
+    rows = permutation(4, torch.arange(24_000), "p")
+    assert torch.equal(rows.sort(1).values, torch.arange(4).expand(24_000, 4))
+    codes = (rows * torch.tensor([64, 16, 4, 1])).sum(1)
+    counts = torch.unique(codes, return_counts=True)[1].double()
+    assert len(counts) == 24
+    assert ((counts - 1000) ** 2 / 1000).sum() < 49.7  # 23 degrees of freedom, p = 0.001
+    assert permutation(0, 1).shape == (0,)
+    assert permutation(1, 1).tolist() == [0]
+
+
+@pytest.mark.gpu
+def test_gpu_gives_the_same_numbers():
+    for seed in (5, SEEDS):
+        assert torch.equal(uniform(99, seed, "k", device="cuda").cpu(), uniform(99, seed, "k"))
+        assert torch.equal(permutation(99, seed, device="cuda").cpu(), permutation(99, seed))
+        assert torch.equal(integers(9, 99, seed, device="cuda").cpu(), integers(9, 99, seed))
+        assert torch.allclose(normal(99, seed, device="cuda").cpu(), normal(99, seed))
