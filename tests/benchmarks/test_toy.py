@@ -41,7 +41,7 @@ def test_data_follow_from_their_own_seed():
         task = toy.build(toy.Settings(**settings), run_seed).sequence[0]
         return task.test[torch.arange(4)][0]
 
-    assert torch.equal(first(), first(run_seed=5))  # which is what STACKABLE promises
+    assert torch.equal(first(), first(run_seed=5))  # which is what `stackable` promises
     assert not torch.equal(first(), first(seed=1))
 
 
@@ -76,13 +76,13 @@ def test_every_setting_has_a_line_of_help():
 def scores(sequence, make_model, policies, method="finetune", seeds=(0, 1, 2, 3)):
     model = build_model(make_model, list(seeds), len(policies))
     seeds = torch.tensor(seeds)
-    settings = toy.METHOD_SETTINGS.get(method, {})
+    settings = toy.SPEC.method_settings.get(method, {})
     run = Run(
         sequence,
         model,
         METHODS[method](model, sequence.objective, seed=seeds, **settings),
         [POLICIES[name] for name in policies],
-        TrainSettings(**toy.TRAIN),
+        TrainSettings(**toy.SPEC.train),
         seeds,
     )
     train(run)
@@ -110,16 +110,22 @@ def test_what_the_toy_is_there_to_show():
 
 
 def test_registry(tmp_path, monkeypatch):
-    assert benchmarks.load("toy") is toy
+    assert benchmarks.load("toy") is toy.SPEC
     with pytest.raises(ValueError, match="unknown benchmark 'toys'; known: toy, synthetic"):
         benchmarks.load("toys")
     with pytest.raises(ValueError, match=r"there is no module no_such\.module"):
         benchmarks.load("no_such.module")
     (tmp_path / "mine_for_test").mkdir()
-    (tmp_path / "mine_for_test" / "words.py").write_text("Settings = 1\n")
+    (tmp_path / "mine_for_test" / "words.py").write_text("Settings = 1\nbuild = print\n")
+    (tmp_path / "mine_for_test" / "empty.py").write_text("Settings = 1\n")
     (tmp_path / "mine_for_test" / "broken.py").write_text("import no_such_thing\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert benchmarks.load("mine_for_test.words").Settings == 1
+    with pytest.raises(ValueError, match=r"mine_for_test\.empty is no benchmark: it has no SPEC"):
+        benchmarks.load("mine_for_test.empty")
+    for name in ("./words.py", "", "a b"):
+        with pytest.raises(ValueError, match="unknown benchmark"):
+            benchmarks.load(name)
     with pytest.raises(ModuleNotFoundError, match="no_such_thing"):
         benchmarks.load("mine_for_test.broken")
 

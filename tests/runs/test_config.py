@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import tomli_w
@@ -17,7 +17,7 @@ def test_defaults_are_the_dataclasses_and_the_benchmark_overrides_them():
     config = resolve("toy")
     assert (config.method, config.optimizer, config.seed) == ("finetune", "continual", 0)
     assert config.data == toy.Settings()
-    assert config.train.epochs == toy.TRAIN["epochs"] != 1
+    assert config.train.epochs == toy.SPEC.train["epochs"] != 1
     assert config.policy == POLICIES["continual"]
 
 
@@ -35,7 +35,8 @@ def test_later_layers_win(tmp_path):
 def test_benchmark_overrides_per_method(monkeypatch):
     from longtail.benchmarks import toy
 
-    monkeypatch.setattr(toy, "METHOD_SETTINGS", {"ewc": {"strength": 17.0}})
+    spec = replace(toy.SPEC, method_settings={"ewc": {"strength": 17.0}})
+    monkeypatch.setattr(toy, "SPEC", spec)
     assert resolve("toy", flags={"method": "ewc"}).methods.strength == 17.0
     assert resolve("toy", flags={"method": "ewcpp"}).methods.strength != 17.0
 
@@ -78,7 +79,7 @@ def test_bare_name_in_two_tables_is_ambiguous_but_dotted_reaches_each(monkeypatc
     class Settings(toy.Settings):
         lr: float = field(default=1.0, metadata={"help": "another lr"})
 
-    monkeypatch.setattr(toy, "Settings", Settings)
+    monkeypatch.setattr(toy, "SPEC", replace(toy.SPEC, Settings=Settings))
     with pytest.raises(ValueError, match=r"'lr' is ambiguous: data\.lr or train\.lr"):
         resolve("toy", sets=["lr=1"])
     config = resolve("toy", sets=["data.lr=2", "train.lr=3"])
@@ -149,7 +150,7 @@ def test_stack_key_ignores_what_a_stack_may_vary(monkeypatch):
         assert stack_key(resolve("toy", sets=[text])) != base
     from longtail.benchmarks import toy
 
-    monkeypatch.setattr(toy, "STACK_FIELDS", ("tasks",), raising=False)
+    monkeypatch.setattr(toy, "SPEC", replace(toy.SPEC, stack_fields=("tasks",)))
     assert stack_key(resolve("toy", sets=["data.tasks=20"])) == stack_key(resolve("toy"))
 
 

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import torch
 from helpers.folders import contents
 
 from longtail import cli
+from longtail.benchmarks import toy
 from longtail.report.results import load
 from longtail.runs.build import build_stack
 from longtail.study import command as execution
@@ -292,7 +294,7 @@ def test_runs_whose_settings_cannot_be_stacked_are_planned_one_by_one(
         asked.append(settings.tasks)
         return settings.tasks != 9
 
-    monkeypatch.setattr("longtail.benchmarks.toy.stackable", stackable, raising=False)
+    monkeypatch.setattr(toy, "SPEC", replace(toy.SPEC, stackable=stackable))
     runs = expand(read(study_file(tmp_path, TINY + '[grid]\n"data.tasks" = [9, 12]\n')))
     jobs = make_jobs(runs, tmp_path, stack=True, earlier={})
     assert sorted((job.stacked, len(job.configs)) for job in jobs) == [*[(False, 1)] * 4, (True, 4)]
@@ -324,7 +326,7 @@ def test_workers_share_stacks_and_cut_them_where_a_part_is_faster(
 def test_parts_of_a_stack_are_alike_and_occupy_all_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, workers: int, sizes: list[int]
 ):
-    monkeypatch.setattr("longtail.benchmarks.toy.most_seeds", lambda *_: most, raising=False)
+    monkeypatch.setattr(toy, "SPEC", replace(toy.SPEC, most_seeds=lambda *_: most))
     runs = expand(read(study_file(tmp_path, seeds='seeds = "0-6"')))
     jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, workers=workers)
     found = [sorted({c.seed for c in job.configs}) for job in jobs]

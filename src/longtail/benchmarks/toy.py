@@ -11,13 +11,12 @@ easily lost. Sizes follow a power law; some tasks have no training examples (zer
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.benchmarks import Benchmark
+from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.models.mlp import MLP
 from longtail.names import option
 from longtail.support.random import integers, normal, permutation, uniform
@@ -28,16 +27,6 @@ from longtail.tasks import (
     TensorExamples,
     order_sampled,
 )
-
-STACKABLE = True  # the data depend on data.seed, not on the run's
-TRAIN: dict[str, Any] = {"batch_size": 16, "epochs": 3, "lr": 1e-2, "evaluate_every": 20}
-METHOD_SETTINGS: dict[str, dict[str, Any]] = {
-    "ewc": {"strength": 0.01},
-    "ewcpp": {"strength": 1000.0},
-    "reservoir": {"buffer": 200},
-    "derpp": {"buffer": 200},
-    "agem": {"buffer": 200},
-}
 
 
 @dataclass(frozen=True)
@@ -114,3 +103,18 @@ def _examples(settings: Settings, task: Tensor) -> tuple[Tensor, Tensor]:
     labels = present[task, integers(settings.classes_per_task, len(task), seed, "labels")]
     noise = normal(len(task) * d, seed, "noise").view(-1, d)
     return means[task, labels] + settings.noise * noise, labels
+
+
+SPEC = BenchmarkSpec(
+    Settings,
+    build,
+    train={"batch_size": 16, "epochs": 3, "lr": 1e-2, "evaluate_every": 20},
+    method_settings={
+        "ewc": {"strength": 0.01},
+        "ewcpp": {"strength": 1000.0},
+        "reservoir": {"buffer": 200},
+        "derpp": {"buffer": 200},
+        "agem": {"buffer": 200},
+    },
+    stackable=True,  # the data depend on data.seed, not on the run's
+)

@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
         if args.dir not in (None, args.check):
             raise ValueError(f"--check {args.check} and --dir {args.dir}: which folder is it?")
         args.dir, args.check = args.check, True
-    command = getattr(load_benchmark(args.benchmark), "data_command", None)
+    command = load_benchmark(args.benchmark).data_command
     if command is not None:
         return int(command(args) or 0)
     if args.json:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longtail.benchmarks import stackable
 from longtail.methods import Method
 from longtail.replicas import build_model
 from longtail.runs.config import RunConfig, load_benchmark, method_class, stack_key
@@ -40,16 +39,16 @@ def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu"
     """One program that trains all ``configs``; they must agree on `stack_key`."""
     stack = Stack(configs)
     first = stack.configs[0]
-    module = load_benchmark(first.benchmark)
-    if not stackable(module, first.data):
+    spec = load_benchmark(first.benchmark)
+    if not spec.can_stack(first.data):
         raise ValueError(
             f"benchmark {first.benchmark!r} cannot be stacked with these settings: "
             "`stack = false` in the study file trains its runs one by one"
         )
-    if hasattr(module, "build_stack"):
-        benchmark = module.build_stack([row.data for row in stack.rows], stack.seeds)
+    if spec.build_stack is not None:
+        benchmark = spec.build_stack([row.data for row in stack.rows], stack.seeds)
     else:
-        benchmark = module.build(first.data, first.seed)
+        benchmark = spec.build(first.data, first.seed)
     seeds = torch.tensor(stack.seeds)
     sequence = _sequence(benchmark, first, seeds).to(device)
     model = build_model(benchmark.make_model, stack.seeds, len(stack.rows)).to(device)
@@ -119,6 +118,6 @@ def _method(
 ) -> Method:
     cls = method_class(config.method)
     method = cls(model, sequence.objective, seed=seed, **asdict(config.methods))
-    if getattr(load_benchmark(config.benchmark), "CAPTURED_FISHER", False):
+    if load_benchmark(config.benchmark).captured_fisher:
         capture_fisher(method, config.train)
     return method

@@ -7,8 +7,8 @@ four tables:
 table    dataclass                                    defaults overridden by
 ======== ============================================ =================================
 data     the benchmark's ``Settings``                 nothing
-train    ``TrainSettings``                            its ``TRAIN``, ``METHOD_TRAIN[method]``
-methods  the method's ``Settings``                    the benchmark's ``METHOD_SETTINGS``
+train    ``TrainSettings``                            its ``train``, ``method_train[method]``
+methods  the method's ``Settings``                    the benchmark's ``method_settings``
 policy   first_moment second_moment beta3 boundary    the named optimizer policy
 ======== ============================================ =================================
 
@@ -95,16 +95,12 @@ def _table(settings: Any) -> dict[str, Any]:
     return known[1]
 
 
-def load_benchmark(name: str) -> Any:
-    """The module of a benchmark: one of ours by name, or any module that can be imported."""
-    if name in benchmarks.BENCHMARKS or "." in name:
-        return benchmarks.load(name)
-    found = name.isidentifier() and importlib.util.find_spec(name) is not None
-    module = importlib.import_module(name) if found else None
-    if not hasattr(module, "Settings") or not hasattr(module, "build"):
+def load_benchmark(name: str) -> benchmarks.BenchmarkSpec[Any]:
+    """`benchmarks.load`, with the nearest name there is where a name is not known."""
+    bare = name not in benchmarks.BENCHMARKS and "." not in name
+    if bare and not (name.isidentifier() and importlib.util.find_spec(name)):
         raise unknown("benchmark", name, benchmarks.BENCHMARKS)
-    benchmarks.BENCHMARKS[name] = name
-    return module
+    return benchmarks.load(name)
 
 
 def method_names() -> list[str]:
@@ -133,7 +129,7 @@ def _imported(path: str) -> type[Method]:
 
 def options(benchmark: str, method: str = "finetune", optimizer: str = "continual") -> list[Option]:
     """Every setting of such a run, with its type, its default and its line of help."""
-    module = load_benchmark(benchmark)
+    spec = load_benchmark(benchmark)
     cls = method_class(method)
     if optimizer not in POLICIES:
         raise unknown("optimizer policy", optimizer, POLICIES)
@@ -143,13 +139,11 @@ def options(benchmark: str, method: str = "finetune", optimizer: str = "continua
         Option("", "optimizer", str, "continual", f"optimizer policy: {', '.join(POLICIES)}"),
         Option("", "seed", int, 0, "seed of the order, the model, the batches and the buffers"),
     ]
-    overrides = getattr(module, "METHOD_SETTINGS", {})
-    training = getattr(module, "METHOD_TRAIN", {}).get(method, {})
     return [
         *head,
-        *_fields("data", module.Settings, {}),
-        *_fields("train", TrainSettings, {**getattr(module, "TRAIN", {}), **training}),
-        *_fields("methods", cls.Settings, overrides.get(method, {})),
+        *_fields("data", spec.Settings, {}),
+        *_fields("train", TrainSettings, {**spec.train, **spec.method_train.get(method, {})}),
+        *_fields("methods", cls.Settings, spec.method_settings.get(method, {})),
         *(o for o in _fields("policy", Policy, policy) if o.name in POLICY_FIELDS),
     ]
 
@@ -282,12 +276,12 @@ _keys: dict[tuple[Any, ...], tuple[Any, str]] = {}
 
 
 def _stack_key(config: RunConfig) -> str:
-    module = load_benchmark(config.benchmark)
+    spec = load_benchmark(config.benchmark)
     replays = hasattr(config.methods, "buffer")
     tree = config.as_dict()
     del tree["seed"], tree["optimizer"]
     tree["policy"] = tree["policy"]["boundary"]
     del tree["train"]["lr"]
-    for field in () if replays else getattr(module, "STACK_FIELDS", ()):
+    for field in () if replays else spec.stack_fields:
         del tree["data"][field]
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]

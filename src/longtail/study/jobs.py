@@ -130,8 +130,7 @@ def _stackable(
     for run in runs:
         stack = stack_key(run.config)
         if stack not in can:
-            module = benchmarks.load(run.config.benchmark)
-            can[stack] = benchmarks.stackable(module, run.config.data)
+            can[stack] = benchmarks.load(run.config.benchmark).can_stack(run.config.data)
         if not can[stack]:
             alone.append([run])
             continue
@@ -155,7 +154,7 @@ def _parts(runs: list[Planned], memory: int, cuts: int) -> list[list[Planned]]:
     Of about the same size, and a multiple of `cuts`, so that no worker is idle at the end.
     """
     config = runs[0].config
-    limit = getattr(benchmarks.load(config.benchmark), "most_seeds", None)
+    limit = benchmarks.load(config.benchmark).most_seeds
     seeds = list(dict.fromkeys(run.config.seed for run in runs))
     most = len(seeds) if limit is None else max(1, limit(config.data, config.method, memory))
     n = len(seeds)

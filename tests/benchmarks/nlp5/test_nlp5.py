@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.benchmarks import nlp5
 from longtail.benchmarks.nlp5 import Settings, build
 from longtail.benchmarks.nlp5.cut import long_tail, subset, units_of
 from longtail.benchmarks.nlp5.examples import Example
@@ -278,4 +277,3 @@ def test_the_paper_protocol_is_the_default() -> None:
     assert (config.methods.strength, config.methods.decay) == (1.0, 0.9)
     assert resolve("nlp5", flags={"method": "ewc"}).methods.strength == 2.0
     assert config.data.order == TASKS
-    assert nlp5.PAPER == "nlp5"

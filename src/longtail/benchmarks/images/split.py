@@ -15,13 +15,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail.benchmarks import Benchmark
+from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.images.files import SOURCES, Images, read
 from longtail.benchmarks.images.inputs import Pixels, RandomCropFlip
 from longtail.benchmarks.images.miniature import miniature
@@ -72,20 +72,18 @@ class ColourSettings(Settings):
     augment: bool = option(True, "random crops (4 pixels of padding) and mirror images")
 
 
-TRAIN = {"batch_size": 10, "weight_decay": 0.01, "evaluate_every": 1, "cuda_graph": True}
-METHOD_SETTINGS = {
+TRAIN: dict[str, Any] = {
+    "batch_size": 10,
+    "weight_decay": 0.01,
+    "evaluate_every": 1,
+    "cuda_graph": True,
+}
+METHOD_SETTINGS: dict[str, dict[str, Any]] = {
     "ewc": {"strength": 200.0},
     "ewcpp": {"strength": 1000.0, "decay": 0.9},
     "reservoir": {"buffer": 200},
     "derpp": {"buffer": 200, "alpha": 1.0, "beta": 1.0},
     "agem": {"buffer": 200, "draw": 128},  # as Mammoth, on which the paper built, is set up
-}
-COLOUR_METHOD_SETTINGS = {**METHOD_SETTINGS, "agem": {"buffer": 200, "draw": 0}}  # there as well
-# Learning rates chosen on validation images of CIFAR-10 (studies/seq_cifar10_lr.toml, ..._mtl_lr).
-COLOUR_TRAIN = {**TRAIN, "lr": 1e-4}
-# Multi-task training is the top line, of as many epochs as it needs: small batches would be slow.
-COLOUR_METHOD_TRAIN = {
-    "multitask": {"batch_size": 128, "epochs": 20, "schedule": "linear", "lr": 1e-3}
 }
 
 
@@ -135,6 +133,37 @@ def sequence_of(
 @functools.lru_cache(maxsize=2)
 def _images(name: str, folder: Path | None) -> Images:
     return miniature(name) if folder is None else read(name, folder)
+
+
+def grey_spec(name: str) -> BenchmarkSpec[Settings]:
+    """Of digits and their like, for a perceptron."""
+    images = SplitImages(name)
+    return BenchmarkSpec(
+        Settings,
+        images.build,
+        train=TRAIN,
+        method_settings=METHOD_SETTINGS,
+        stackable=True,  # the data do not depend on the seed
+        data_command=images.data_command,
+    )
+
+
+def colour_spec(name: str, settings: type[ColourSettings]) -> BenchmarkSpec[Any]:
+    """Of colour images, for a ResNet.
+
+    Learning rates were chosen on validation images of CIFAR-10 (studies/seq_cifar10_lr.toml and
+    seq_cifar10_mtl_lr.toml). Multi-task training is the top line, of as many epochs as it needs:
+    small batches would be slow.
+    """
+    return replace(
+        grey_spec(name),
+        Settings=settings,
+        train={**TRAIN, "lr": 1e-4},
+        method_train={
+            "multitask": {"batch_size": 128, "epochs": 20, "schedule": "linear", "lr": 1e-3}
+        },
+        method_settings={**METHOD_SETTINGS, "agem": {"buffer": 200, "draw": 0}},  # Mammoth's too
+    )
 
 
 class SplitImages:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from torch import nn
 
-from longtail.benchmarks import Benchmark
+from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.nlp5.cut import long_tail, subset
 from longtail.benchmarks.nlp5.evaluation import Evaluate
 from longtail.benchmarks.nlp5.examples import Example
@@ -32,8 +32,6 @@ from longtail.benchmarks.nlp5.text import Texts, tokenise
 from longtail.names import option
 from longtail.support.downloads import cache_folder
 from longtail.tasks import Segments, TableSequence
-
-__all__ = ["METHOD_SETTINGS", "TRAIN", "Settings", "build", "data_command"]
 
 log = logging.getLogger(__name__)
 
@@ -76,24 +74,6 @@ class Settings:
             raise ValueError(f"Invalid sizes: {min(self.sizes)}")
 
 
-TRAIN = {
-    "batch_size": 32,
-    "lr": 6.25e-5,
-    "schedule": "linear",
-    "warmup": 0.05,
-    "weight_decay": 0.01,
-    "clip": 1.0,
-    "evaluate_every": 1,
-}
-METHOD_SETTINGS = {
-    # one backward pass per 16 examples: the gradients of single ones would be 135 M numbers each
-    "ewc": {"strength": 2.0, "fisher": "batch", "fisher_cap": 256},
-    "ewcpp": {"strength": 1.0, "decay": 0.9},
-    "reservoir": {"buffer": 500},
-    "derpp": {"buffer": 500, "alpha": 1.0, "beta": 1.0},
-    "agem": {"buffer": 500},
-}
-PAPER = "nlp5"
 TINY = LlamaConfig(Bytes.vocabulary, 32, 2, 4, 2, 64)
 
 
@@ -188,3 +168,27 @@ def _examples(settings: Settings, task: str) -> tuple[list[Example], list[Exampl
 @functools.lru_cache(maxsize=len(TASKS))
 def _read(folder: Path, task: str) -> tuple[list[Example], list[Example]]:
     return read_task(folder, task)
+
+
+SPEC = BenchmarkSpec(
+    Settings,
+    build,
+    train={
+        "batch_size": 32,
+        "lr": 6.25e-5,
+        "schedule": "linear",
+        "warmup": 0.05,
+        "weight_decay": 0.01,
+        "clip": 1.0,
+        "evaluate_every": 1,
+    },
+    method_settings={
+        # one backward pass per 16 examples: the gradients of single ones would be 135 M numbers
+        "ewc": {"strength": 2.0, "fisher": "batch", "fisher_cap": 256},
+        "ewcpp": {"strength": 1.0, "decay": 0.9},
+        "reservoir": {"buffer": 500},
+        "derpp": {"buffer": 500, "alpha": 1.0, "beta": 1.0},
+        "agem": {"buffer": 500},
+    },
+    data_command=data_command,
+)

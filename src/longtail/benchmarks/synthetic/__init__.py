@@ -14,8 +14,9 @@ so its inputs lie near an l-dimensional surface that no other task shares. The f
 and the number of examples follows a power law (Pareto with an exponent, from a minimum up to a
 cap), largest task first. Sizes are drawn once, from ``size_seed``: all seeds of a study share
 them, which is what lets runs be stacked. The rest is a function of (seed, task), see
-`longtail.random`. The three settings share inputs, noise and replaced coordinates, so that they
-can be compared pair by pair, and a stack of runs that differ in ``setting`` holds an input once.
+`longtail.support.random`. The three settings share inputs, noise and replaced coordinates, so that
+they can be compared pair by pair, and a stack of runs that differ in ``setting`` holds an input
+once.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail.benchmarks import Benchmark
+from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.synthetic.tables import Chain, Dense, Generated, Kept, Place, dense, fits
 from longtail.names import option
 from longtail.support.random import normal, permutation, uniform
@@ -40,25 +41,6 @@ from longtail.tasks import REGRESSION, Examples, TaskSequence, TensorExamples
 from longtail.tasks.sequences import floor
 
 SETTINGS = ("same", "perturb", "shift")
-
-PAPER = "table1"
-STACK_FIELDS = ("setting",)  # runs that differ in these, and in seed or policy, share a stack
-# Found by studies/tools/calibrate_synthetic.py: the paper states none of them.
-TRAIN: dict[str, Any] = {
-    "optimizer": "adam",
-    "weight_decay": 0.0,
-    "batch_size": 400,
-    "epochs": 29,
-    "lr": 0.11,
-    "schedule": "linear",
-}
-METHOD_TRAIN: dict[str, dict[str, Any]] = {
-    "multitask": {"epochs": 1, "lr": 0.8, "schedule": "constant"},
-}
-# One example in a hundred, the paper's rule for its other benchmarks.
-METHOD_SETTINGS: dict[str, dict[str, Any]] = {
-    method: {"buffer": 2600} for method in ("reservoir", "derpp", "agem")
-}
 
 
 @dataclass(frozen=True)
@@ -293,3 +275,25 @@ def build(settings: Settings, seed: int) -> Benchmark:
 def build_stack(settings: Sequence[Settings], seeds: Sequence[int]) -> Benchmark:
     """A stack: ``seeds`` along S, ``settings`` along P (entry p is what policy p learns)."""
     return Benchmark(SyntheticSequence(settings, seeds), lambda _: make_model(settings[0].d))
+
+
+SPEC = BenchmarkSpec(
+    Settings,
+    build,
+    # Found by studies/tools/calibrate_synthetic.py: the paper states none of them.
+    train={
+        "optimizer": "adam",
+        "weight_decay": 0.0,
+        "batch_size": 400,
+        "epochs": 29,
+        "lr": 0.11,
+        "schedule": "linear",
+    },
+    method_train={"multitask": {"epochs": 1, "lr": 0.8, "schedule": "constant"}},
+    # One example in a hundred, the paper's rule for its other benchmarks.
+    method_settings={method: {"buffer": 2600} for method in ("reservoir", "derpp", "agem")},
+    stackable=True,
+    build_stack=build_stack,
+    stack_fields=("setting",),  # a stack holds the inputs that the settings share once
+    most_seeds=most_seeds,
+)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from longtail.benchmarks import Benchmark
+from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.vqa.gqa.data import data_command
 from longtail.benchmarks.vqa.gqa.options import DataOptions
 from longtail.benchmarks.vqa.gqa.prepare import prepare
@@ -30,40 +30,8 @@ from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.names import option
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence
 
-__all__ = [
-    "METHOD_SETTINGS",
-    "METHOD_TRAIN",
-    "STACKABLE",
-    "TRAIN",
-    "Settings",
-    "build",
-    "data_command",
-    "save",
-]
-
 log = logging.getLogger(__name__)
 
-STACKABLE = True  # the data depend on world_seed, not on the run's seed
-# The paper's; where it is silent, weight decay as in Oscar's commands for GQA, the rest our choice.
-TRAIN: dict[str, Any] = {
-    "epochs": 4,
-    "batch_size": 32,
-    "lr": 5e-5,
-    "schedule": "linear",
-    "warmup": 0.1,
-    "weight_decay": 0.05,
-    "clip": 1.0,
-    "validation": 0.05,
-    "evaluate_every": 50,
-}
-METHOD_TRAIN = {"multitask": {"evaluate_every": 0}}  # the model no longer changes after task 1
-METHOD_SETTINGS: dict[str, dict[str, Any]] = {
-    "ewc": {"strength": 2.0, "fisher": "batch"},  # by example it takes a pass an example
-    "ewcpp": {"strength": 0.1, "decay": 0.9},
-    "reservoir": {"buffer": 1400},
-    "derpp": {"buffer": 1400, "alpha": 1.0, "beta": 1.0},
-    "agem": {"buffer": 1400},
-}
 TINY: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 2, "intermediate": 64}
 
 
@@ -245,3 +213,31 @@ def make_model(
         return from_pretrained(settings.backbone, width, answers, kept.tolist(), settings.dropout)
 
     return make
+
+
+SPEC = BenchmarkSpec(
+    Settings,
+    build,
+    # The paper's; where it is silent, weight decay as in Oscar's commands for GQA, the rest ours.
+    train={
+        "epochs": 4,
+        "batch_size": 32,
+        "lr": 5e-5,
+        "schedule": "linear",
+        "warmup": 0.1,
+        "weight_decay": 0.05,
+        "clip": 1.0,
+        "validation": 0.05,
+        "evaluate_every": 50,
+    },
+    method_train={"multitask": {"evaluate_every": 0}},  # the model is done after task 1
+    method_settings={
+        "ewc": {"strength": 2.0, "fisher": "batch"},  # by example it takes a pass an example
+        "ewcpp": {"strength": 0.1, "decay": 0.9},
+        "reservoir": {"buffer": 1400},
+        "derpp": {"buffer": 1400, "alpha": 1.0, "beta": 1.0},
+        "agem": {"buffer": 1400},
+    },
+    stackable=True,  # the data depend on world_seed, not on the run's seed
+    data_command=data_command,
+)

@@ -30,11 +30,10 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
-from longtail.benchmarks import Benchmark
+from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.wsd.corpus import fingerprint, read_corpus
 from longtail.benchmarks.wsd.data import data_command, find, locate
 from longtail.benchmarks.wsd.evaluation import Evaluation
@@ -55,31 +54,7 @@ from longtail.models.encoder.auto import can_stack
 from longtail.names import option
 from longtail.support.downloads import cache_folder
 
-__all__ = ["PAPER", "Settings", "build", "data_command", "prepared_of"]
-
-PAPER = "wsd"
-STACKABLE = True  # the data depend on data.seed, not on the run's
-CAPTURED_FISHER = True  # 11,833 tasks end with EWC's pass: one launch at a time it takes minutes
 PAPER_POINTS = (100, *range(1000, 20001, 1000))  # and after the last task
-TRAIN: dict[str, Any] = {
-    "epochs": 4,
-    "batch_size": 12,
-    "lr": 1e-6,
-    "weight_decay": 0.01,
-    "schedule": "linear",
-    "warmup": 0.1,
-    "validation": 0.05,
-    "evaluate_at": PAPER_POINTS,
-    "cuda_graph": True,
-}
-METHOD_SETTINGS: dict[str, dict[str, Any]] = {
-    # one backward pass a batch: a pair at a time would take longer than training
-    "ewc": {"strength": 2.0, "fisher": "batch"},
-    "ewcpp": {"strength": 0.1, "decay": 0.9},
-    "reservoir": {"buffer": 20_000},
-    "derpp": {"buffer": 20_000, "alpha": 1.0, "beta": 1.0},
-    "agem": {"buffer": 20_000},
-}
 
 
 @dataclass(frozen=True)
@@ -193,3 +168,31 @@ def _from_corpus(semcor: str, wordnet: str, backbone: str) -> Prepared:
         print(f"longtail: preparing {places[0]} for {backbone}, once", file=sys.stderr)
         save(prepare(read_corpus(*places), tokenizer), folder, tokenizer)
     return load(folder)
+
+
+SPEC = BenchmarkSpec(
+    Settings,
+    build,
+    train={
+        "epochs": 4,
+        "batch_size": 12,
+        "lr": 1e-6,
+        "weight_decay": 0.01,
+        "schedule": "linear",
+        "warmup": 0.1,
+        "validation": 0.05,
+        "evaluate_at": PAPER_POINTS,
+        "cuda_graph": True,
+    },
+    method_settings={
+        # one backward pass a batch: a pair at a time would take longer than training
+        "ewc": {"strength": 2.0, "fisher": "batch"},
+        "ewcpp": {"strength": 0.1, "decay": 0.9},
+        "reservoir": {"buffer": 20_000},
+        "derpp": {"buffer": 20_000, "alpha": 1.0, "beta": 1.0},
+        "agem": {"buffer": 20_000},
+    },
+    stackable=stackable,  # the data depend on data.seed, not on the run's
+    captured_fisher=True,  # 11,833 tasks end with EWC's pass: launch by launch it takes minutes
+    data_command=data_command,
+)
