@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from longtail.methods import METHODS, Finetune
-from longtail.runs.config import method_names, options, resolve, stack_key
+from longtail.runs.config import method_names, options, resolve, stack_key, variant_key
 from longtail.training import POLICIES
 
 
@@ -152,6 +152,26 @@ def test_stack_key_ignores_what_a_stack_may_vary(monkeypatch):
 
     monkeypatch.setattr(toy, "SPEC", replace(toy.SPEC, stack_fields=("tasks",)))
     assert stack_key(resolve("toy", sets=["data.tasks=20"])) == stack_key(resolve("toy"))
+
+
+def test_variant_key_ignores_the_seed_alone():
+    base = variant_key(resolve("toy"))
+    assert variant_key(resolve("toy", sets=["seed=1"])) == base
+    for text in ("train.lr=0.1", "optimizer=reset", "policy.beta3=0.5", "data.tasks=20"):
+        assert variant_key(resolve("toy", sets=[text])) != base
+
+
+def test_a_list_among_a_users_settings_is_no_obstacle_to_keys(monkeypatch):
+    from longtail.benchmarks import toy
+
+    @dataclass(frozen=True)
+    class Settings(toy.Settings):
+        words: list[str] = field(default_factory=list, metadata={"help": "cannot be hashed"})
+
+    monkeypatch.setattr(toy, "SPEC", replace(toy.SPEC, Settings=Settings))
+    few, many = (resolve("toy", flags={"data.words": words}) for words in (["a"], ["a", "b"]))
+    for key in (stack_key, variant_key):
+        assert key(few) == key(resolve("toy", flags={"data.words": ["a"], "seed": 3})) != key(many)
 
 
 @pytest.mark.parametrize("content", ["not toml [", "\xff\xfe"])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from longtail.methods import Method
 from longtail.replicas import build_model
-from longtail.runs.config import RunConfig, load_benchmark, method_class, stack_key
+from longtail.runs.config import RunConfig, load_benchmark, method_class, stack_key, variant_key
 from longtail.support.random import Seed
 from longtail.tasks import TableSequence, TaskSequence, multitask, validation_share
 from longtail.training import Policy, Run
@@ -83,12 +83,7 @@ class Stack:
             raise ValueError(f"runs {names} differ in more than a stack allows")
         self.configs = list(configs)
         self.seeds = list(dict.fromkeys(config.seed for config in configs))
-        # All seeds of a study share their settings as objects, so few rows need be named.
-        same = [(c.optimizer, *map(id, (c.data, c.train, c.methods, c.policy))) for c in configs]
-        named = {
-            key: replace(c, seed=0).id for key, c in dict(zip(same, configs, strict=True)).items()
-        }
-        keys = [named[key] for key in same]
+        keys = [variant_key(config) for config in configs]
         rows = dict(zip(reversed(keys), reversed(self.configs), strict=True))
         order = list(dict.fromkeys(keys))
         self.rows = [rows[key] for key in order]

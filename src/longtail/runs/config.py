@@ -25,8 +25,8 @@ import importlib
 import importlib.util
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -71,7 +71,7 @@ class RunConfig:
     def as_dict(self) -> dict[str, Any]:
         """Plain nested values, ready for TOML and JSON."""
         head = {k: getattr(self, k) for k in ("benchmark", "method", "optimizer", "seed")}
-        tables = {t: dict(_table(getattr(self, t))) for t in ("data", "train", "methods")}
+        tables = {t: plain(vars(getattr(self, t))) for t in ("data", "train", "methods")}
         policy = {k: getattr(self.policy, k) for k in POLICY_FIELDS}
         return {**head, **tables, "policy": plain(policy)}
 
@@ -80,19 +80,6 @@ class RunConfig:
         """Twelve hexadecimal digits that are the same wherever the settings are the same."""
         text = json.dumps(self.as_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-_tables: dict[int, tuple[Any, dict[str, Any]]] = {}
-
-
-def _table(settings: Any) -> dict[str, Any]:
-    """The plain values of frozen settings, which all seeds of a study share as one object."""
-    known = _tables.get(id(settings))
-    if known is None:
-        if len(_tables) >= 1024:
-            _tables.clear()
-        known = _tables[id(settings)] = settings, plain(dict(vars(settings)))  # kept: ids recur
-    return known[1]
 
 
 def load_benchmark(name: str) -> benchmarks.BenchmarkSpec[Any]:
@@ -256,32 +243,51 @@ def _build(cls: type, values: dict[str, Any], table: str) -> Any:
         raise ValueError(f"[{table}] {error}") from None
 
 
+def _remembered(key: Callable[..., str]) -> Callable[..., str]:
+    """``key`` computed once for equal arguments: thousands of runs of a study share their settings.
+
+    Settings that cannot be hashed, as a benchmark's with a list among them, are computed each time.
+    """
+    kept = functools.lru_cache(maxsize=1024)(key)
+
+    @functools.wraps(key)
+    def look_up(*arguments: Any) -> str:
+        try:
+            hash(arguments)
+        except TypeError:
+            return key(*arguments)
+        return kept(*arguments)
+
+    return look_up
+
+
+def variant_key(config: RunConfig) -> str:
+    """Equal for configs that differ in nothing but the seed."""
+    return _variant_key(replace(config, seed=0))
+
+
+@_remembered
+def _variant_key(config: RunConfig) -> str:
+    return config.id
+
+
 def stack_key(config: RunConfig) -> str:
     """Equal for configs that may train as one stack: all but seed, policy, lr, stackable data.
 
     A task boundary reaches the whole optimizer, so policies with and without one stay apart. The
     policies of a stack share their buffers, so methods that replay need the same data.
     """
-    parts = (config.data, config.train, config.methods)
-    name = (config.benchmark, config.method, config.policy.boundary, *map(id, parts))
-    known = _keys.get(name)
-    if known is None:
-        if len(_keys) >= 1024:
-            _keys.clear()
-        known = _keys[name] = parts, _stack_key(config)  # kept: ids recur
-    return known[1]
-
-
-_keys: dict[tuple[Any, ...], tuple[Any, str]] = {}
-
-
-def _stack_key(config: RunConfig) -> str:
-    spec = load_benchmark(config.benchmark)
     replays = hasattr(config.methods, "buffer")
+    may_differ = () if replays else load_benchmark(config.benchmark).stack_fields
+    return _stack_key(replace(config, seed=0), may_differ)
+
+
+@_remembered
+def _stack_key(config: RunConfig, may_differ: tuple[str, ...]) -> str:
     tree = config.as_dict()
     del tree["seed"], tree["optimizer"]
     tree["policy"] = tree["policy"]["boundary"]
     del tree["train"]["lr"]
-    for field in () if replays else spec.stack_fields:
+    for field in may_differ:
         del tree["data"][field]
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]

@@ -96,6 +96,8 @@ def _convert(value: Any, annotation: Any) -> tuple[bool, Any]:
 
 def plain(value: Any) -> Any:
     """``value`` with nothing in it that TOML and JSON cannot hold."""
+    if isinstance(value, (str, int, float)):  # most are, and a study asks for thousands of them
+        return value
     if value is None:
         return NONE
     if isinstance(value, dict):

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import gc
 import hashlib
-import json
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ import torch
 from longtail import benchmarks
 from longtail.report.reading import read_entries
 from longtail.report.results import load
-from longtail.runs.config import RunConfig, stack_key
+from longtail.runs.config import RunConfig, stack_key, variant_key
 from longtail.runs.folder import execute, execute_stack
 from longtail.runs.loggers import logged
 from longtail.runs.progress import Reporter
@@ -134,9 +133,7 @@ def _stackable(
         if not can[stack]:
             alone.append([run])
             continue
-        variant = {k: v for k, v in run.config.as_dict().items() if k != "seed"}
-        key = json.dumps(variant, sort_keys=True)
-        alike.setdefault(stack, {}).setdefault(key, []).append(run)
+        alike.setdefault(stack, {}).setdefault(variant_key(run.config), []).append(run)
     whole: list[list[Planned]] = []
     for variants in alike.values():
         by_seeds: dict[tuple[int, ...], list[Planned]] = {}
