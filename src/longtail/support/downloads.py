@@ -20,6 +20,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+import platformdirs
+
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
 SCHEMES = ("http", "https", "file")
@@ -55,15 +57,10 @@ class Remote:
 
 def cache_folder(*parts: str) -> Path:
     """Where fetched files go: `LONGTAIL_CACHE`, or `longtail` in the platform's cache folder."""
-    chosen = os.environ.get("LONGTAIL_CACHE")
-    if chosen:
+    if chosen := os.environ.get("LONGTAIL_CACHE"):
         root = Path(chosen).expanduser()
-    elif sys.platform == "win32":
-        root = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "longtail"
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches" / "longtail"
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longtail"
+    else:  # neither an author's folder above it nor, on Windows, one named Cache below it
+        root = platformdirs.user_cache_path("longtail", appauthor=False, opinion=False)
     return root.joinpath(*parts)
 
 
