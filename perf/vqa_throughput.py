@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from longtail.benchmarks.vqa.gqa.prepared import Regions
 from longtail.benchmarks.vqa.model import VisionLanguage
+from longtail.benchmarks.vqa.prepared import Regions
 from longtail.benchmarks.vqa.table import QuestionTable
 from longtail.methods import METHODS
 from longtail.models.encoder.plain import Encoder, EncoderConfig

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from longtail.benchmarks import vqa
-from longtail.benchmarks.vqa.gqa.prepared import PreparedVQA, random_content
 from longtail.benchmarks.vqa.model.start import find_weights, known_words
+from longtail.benchmarks.vqa.prepared import PreparedVQA, random_content
 from longtail.cli import main
 from longtail.replicas import Replicas
 from longtail.runs.build import build_run, build_stack

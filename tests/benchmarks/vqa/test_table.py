@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from longtail.benchmarks.vqa.gqa.prepared import PreparedVQA, Regions, random_content
+from longtail.benchmarks.vqa.prepared import PreparedVQA, Regions, random_content
 from longtail.benchmarks.vqa.table import Placement, QuestionTable
 
 LIMIT = 6

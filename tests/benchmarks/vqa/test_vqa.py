@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from longtail.benchmarks import vqa
-from longtail.benchmarks.vqa.gqa.options import DataOptions
-from longtail.benchmarks.vqa.gqa.prepared import random_content
 from longtail.benchmarks.vqa.model import VisionLanguage
+from longtail.benchmarks.vqa.options import DataOptions
+from longtail.benchmarks.vqa.prepared import random_content
 from longtail.benchmarks.vqa.world.generator import ensure_world, world_of
 from longtail.cli import main
 from longtail.runs.build import build_run, build_stack

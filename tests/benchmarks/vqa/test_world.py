@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longtail.benchmarks.vqa.gqa.options import DataOptions
 from longtail.benchmarks.vqa.gqa.prepare import prepare
 from longtail.benchmarks.vqa.gqa.questions import Question, question_files, read_questions
 from longtail.benchmarks.vqa.gqa.scenes import Scene, read_scenes, scene_files
 from longtail.benchmarks.vqa.gqa.stream import Problems
+from longtail.benchmarks.vqa.options import DataOptions
 from longtail.benchmarks.vqa.world import words as scene_words
 from longtail.benchmarks.vqa.world.balance import balanced
 from longtail.benchmarks.vqa.world.features import Detector

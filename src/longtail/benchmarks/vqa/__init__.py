@@ -19,11 +19,11 @@ from torch import nn
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.vqa.gqa.data import data_command
-from longtail.benchmarks.vqa.gqa.options import DataOptions
 from longtail.benchmarks.vqa.gqa.prepare import prepare
-from longtail.benchmarks.vqa.gqa.prepared import PreparedVQA, Regions, geometry
 from longtail.benchmarks.vqa.gqa.stream import Problems
 from longtail.benchmarks.vqa.model import NORM, VisionLanguage
+from longtail.benchmarks.vqa.options import DataOptions
+from longtail.benchmarks.vqa.prepared import PreparedVQA, Regions, geometry
 from longtail.benchmarks.vqa.table import QuestionTable
 from longtail.benchmarks.vqa.tokens import ROUND, WordPiece, compact, encode
 from longtail.models.encoder.plain import Encoder, EncoderConfig

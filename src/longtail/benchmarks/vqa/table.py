@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.benchmarks.vqa.gqa.prepared import Regions, geometry
+from longtail.benchmarks.vqa.prepared import Regions, geometry
 from longtail.tasks import Batch, Rows
 from longtail.tasks.ordering import Device
 

@@ -11,7 +11,7 @@ plain model is the case R = 1.
 
 Under bf16 autocast only the operands of matrix products are bf16. Parameters, LayerNorm, softmax,
 biases and the residual stream are fp32, so an update of 1e-6 is not lost in a weight's rounding. On
-a CUDA device with Triton, bf16 runs through the kernels of `encoder_fused`; everything else through
+a CUDA device with Triton, bf16 runs through the kernels of `fused.py`; everything else through
 the plain operations below, which are the ground truth.
 """
 
@@ -30,6 +30,12 @@ from torch import Tensor, nn
 
 from longtail.models.encoder import fused
 from longtail.models.encoder.config import ACTIVATIONS, LAYER, TABLES, EncoderConfig, Stacked
+from longtail.models.encoder.weights import (
+    locate,
+    read_config,
+    read_weights,
+    write_pretrained,
+)
 
 __all__ = ["Encoder", "EncoderConfig", "Stacked"]
 
@@ -69,8 +75,6 @@ class Encoder(nn.Module):
             source: a folder with config.json and model.safetensors or pytorch_model.bin.
             overrides: fields of `EncoderConfig` to change: `dropout=0.0`.
         """
-        from longtail.models.encoder.weights import locate, read_config, read_weights
-
         folder = locate(source)
         config = replace(read_config(folder), **overrides)
         with torch.device("meta"):
@@ -83,9 +87,7 @@ class Encoder(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """config.json and model.safetensors, for `AutoModel.from_pretrained` of transformers."""
-        from longtail.models.encoder.weights import write_pretrained
-
-        write_pretrained(self, Path(folder))
+        write_pretrained(self.config, dict(self.named_parameters()), Path(folder))
 
     def freeze_embeddings(self, frozen: bool = True) -> None:
         """Leave the word, position and type embeddings as they are in training."""

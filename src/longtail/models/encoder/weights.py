@@ -7,18 +7,15 @@ and values' matrices of a layer are one of ours, and those of all layers are sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from longtail.models.encoder.config import EncoderConfig
-
-if TYPE_CHECKING:
-    from longtail.models.encoder.plain import Encoder
 
 # model_type in config.json -> class that transformers has for it
 KINDS = {
@@ -194,12 +191,11 @@ def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     return path, renamed
 
 
-def write_pretrained(encoder: Encoder, folder: Path) -> None:
-    """The inverse of `read_config` and `read_weights`."""
-    config = encoder.config
+def write_pretrained(config: EncoderConfig, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """The inverse of `read_config` and `read_weights`; ``weights`` by the names that we have."""
     tensors = {}
     for ours, layers in names(config):
-        value = encoder.get_parameter(ours).detach().cpu()
+        value = weights[ours].detach().cpu()
         for parts, layer in zip(layers, value if ours in _STACKED else [value], strict=True):
             for name, part in zip(parts, layer.chunk(len(parts)), strict=True):
                 tensors[name] = part.contiguous().clone()

@@ -9,8 +9,8 @@ import pytest
 
 from longtail.benchmarks.vqa.gqa import feature_forms as forms
 from longtail.benchmarks.vqa.gqa import features as storage
-from longtail.benchmarks.vqa.gqa.prepared import Regions, geometry
 from longtail.benchmarks.vqa.gqa.stream import DUPLICATE, Problems
+from longtail.benchmarks.vqa.prepared import Regions, geometry
 
 WIDTH = 8
 IMAGES = ("1", "n2", "3")

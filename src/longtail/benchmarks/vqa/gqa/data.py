@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from longtail.benchmarks.vqa.gqa.options import DataOptions
 from longtail.benchmarks.vqa.gqa.prepare import prepare, prepare_questions
-from longtail.benchmarks.vqa.gqa.prepared import PreparedVQA
 from longtail.benchmarks.vqa.gqa.stream import Problems
 from longtail.benchmarks.vqa.gqa.tasks import PAPER, PAPER_ANSWERS
+from longtail.benchmarks.vqa.options import DataOptions
+from longtail.benchmarks.vqa.prepared import PreparedVQA
 from longtail.benchmarks.vqa.world.generator import MARK
 from longtail.support.downloads import cache_folder
 

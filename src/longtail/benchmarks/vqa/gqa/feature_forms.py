@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from longtail.benchmarks.vqa.gqa.prepared import GEOMETRY
 from longtail.benchmarks.vqa.gqa.stream import Problems
+from longtail.benchmarks.vqa.prepared import GEOMETRY
 from longtail.support.files import parse_json
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from longtail.benchmarks.vqa.gqa import feature_forms as forms
 from longtail.benchmarks.vqa.gqa.feature_forms import ImageRegions
-from longtail.benchmarks.vqa.gqa.prepared import GEOMETRY, Regions, save_names, whole_folder
 from longtail.benchmarks.vqa.gqa.stream import DUPLICATE, Problems
+from longtail.benchmarks.vqa.prepared import GEOMETRY, Regions, save_names, whole_folder
 from longtail.support.downloads import cache_folder
 
 OUTSIDE = "boxes outside the image, clipped to it"

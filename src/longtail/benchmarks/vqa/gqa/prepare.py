@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from longtail.benchmarks.vqa.gqa.features import MISSING, find_features, fingerprint, read_regions
-from longtail.benchmarks.vqa.gqa.options import DataOptions
-from longtail.benchmarks.vqa.gqa.prepared import PreparedVQA, Regions, whole_folder
 from longtail.benchmarks.vqa.gqa.questions import question_files, read_questions
 from longtail.benchmarks.vqa.gqa.scenes import name_counts, read_scenes, scene_files
 from longtail.benchmarks.vqa.gqa.stream import Problems
 from longtail.benchmarks.vqa.gqa.tasks import Mentions, segments, select_tasks
+from longtail.benchmarks.vqa.options import DataOptions
+from longtail.benchmarks.vqa.prepared import PreparedVQA, Regions, whole_folder
 from longtail.support.downloads import cache_folder
 
 NO_FEATURES = "question whose image has no features, left out"

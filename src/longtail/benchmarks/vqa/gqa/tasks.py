@@ -12,18 +12,14 @@ out. docs/benchmarks/vqa.md has the counts by which the default rule was chosen.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 
 from longtail.benchmarks.vqa.gqa.questions import Question
+from longtail.benchmarks.vqa.options import MentionRule
 
 PAPER = {"tasks": 1000, "largest": 2396, "largest_name": "appliance", "mean": 137.86}
 PAPER_ANSWERS = 1853
-LARGEST = 2400
-"""Just above the paper's largest task."""
-
-MentionRule = Literal["text", "program", "annotation", "any"]
 
 _WORDS = re.compile(r"[a-z0-9'-]+")
 

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from longtail.benchmarks.vqa.gqa.options import DataOptions
-from longtail.benchmarks.vqa.gqa.prepared import geometry, whole_folder
+from longtail.benchmarks.vqa.options import DataOptions
+from longtail.benchmarks.vqa.prepared import geometry, whole_folder
 from longtail.benchmarks.vqa.world import questions as ask
 from longtail.benchmarks.vqa.world import yes_no as verify
 from longtail.benchmarks.vqa.world.balance import balanced

@@ -4,8 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from longtail.benchmarks.vqa.gqa.tasks import LARGEST, MentionRule
 from longtail.names import option
+
+LARGEST = 2400
+"""Training questions of a task of GQA at most: just above the paper's largest task."""
+
+MentionRule = Literal["text", "program", "annotation", "any"]
 
 
 @dataclass(frozen=True)
