@@ -27,7 +27,8 @@ from longtail.benchmarks.nlp5.lm.generate import Generator
 from longtail.benchmarks.nlp5.lm.llama import Llama
 from longtail.runs.build import build_run
 from longtail.runs.config import resolve
-from longtail.support.machine import hardware, now, versions
+from longtail.support.devices import hardware
+from longtail.support.machine import now, versions
 from longtail.tasks.examples import rows_device
 from longtail.training.cuda_graphs import WARM_UP, GraphStep
 from longtail.training.loop import step

@@ -29,7 +29,8 @@ from torch import nn
 from longtail.benchmarks.synthetic import build
 from longtail.runs.config import resolve
 from longtail.study.file import parse_seeds
-from longtail.support.machine import commit, hardware, now, usable_cores, versions
+from longtail.support.devices import hardware
+from longtail.support.machine import commit, now, usable_cores, versions
 
 STUDY = Path(__file__).parent.parent / "studies" / "table1.toml"
 ROWS = 10

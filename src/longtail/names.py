@@ -1,4 +1,4 @@
-"""The names of methods, optimizer policies and metrics, and what tables call them.
+"""The names of methods, optimizer policies and metrics, what tables call them, and our version.
 
 This file imports nothing of longtail and no torch, so that reports, the command line and the
 training loop can share it. A method's class is registered in `methods/`, under the name here.
@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+__version__ = "0.1.0"
 
 # What tables call a method. Multi-task training is Finetune on the union of all tasks.
 METHOD_NAMES = {

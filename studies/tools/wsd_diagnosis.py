@@ -32,7 +32,7 @@ from torch import Tensor
 
 from longtail.runs.build import build_run
 from longtail.runs.config import resolve
-from longtail.support.machine import choose_device
+from longtail.support.devices import choose_device
 from longtail.training import Interrupted, Run, train
 
 SAMPLE = 1 << 20  # coordinates that quantiles are taken from

@@ -1,10 +1,13 @@
 """What a result says about where it came from."""
 
 import os
+import platform
+import subprocess
+import sys
 
 import pytest
 
-from longtail.support.machine import commit, usable_cores
+from longtail.support.machine import commit, usable_cores, versions
 
 
 def test_a_copy_without_history_is_told_its_commit(monkeypatch):
@@ -23,3 +26,14 @@ def test_cores_are_those_that_may_be_used_or_all(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert usable_cores() == [0, 1, 2]
+
+
+def test_a_result_says_the_versions_it_was_computed_with():
+    found = versions()
+    assert found["python"] == platform.python_version()
+    assert {"longtail", "torch", "numpy"} <= set(found)
+
+
+def test_nothing_here_waits_for_torch():
+    code = "import sys, longtail.support.machine; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-import longtail
-from longtail.names import METRICS
+from longtail.names import METRICS, __version__
 from longtail.report import plots, sections
 from longtail.report.groups import Group
 from longtail.report.results import Results, TaskScores
@@ -58,7 +57,7 @@ def write(
     fields = {
         "title": html.escape(table.title),
         "state": html.escape(results.state),
-        "version": html.escape(longtail.__version__),
+        "version": html.escape(__version__),
         "nav": "".join(f'<li><a href="#{k}">{name}</a></li>' for k, name, _ in parts),
         "body": "".join(
             f'<section id="{k}" aria-labelledby="{k}-h"><h2 id="{k}-h">{name}</h2>{body}</section>'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import longtail
+from longtail.names import __version__
 from longtail.report.results import Results
 from longtail.support.machine import commit
 
@@ -12,7 +12,7 @@ from longtail.support.machine import commit
 def provenance(results: Results) -> dict[str, Any]:
     """Collected from the runs' timing.json; a stack's time counts once."""
     timings = {str(run.folder): run.timing for run in results.finished}
-    found: dict[str, Any] = {"report_by": f"longtail {longtail.__version__}", "runs": results.state}
+    found: dict[str, Any] = {"report_by": f"longtail {__version__}", "runs": results.state}
     if described := commit():
         found["report_commit"] = described
     if "name" in results.plan:

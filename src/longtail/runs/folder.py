@@ -39,8 +39,8 @@ from longtail.runs.progress import reporter as choose_reporter
 from longtail.runs.session import Session
 from longtail.runs.snapshot import seed_generators
 from longtail.runs.values import first_difference
+from longtail.support.devices import choose_device
 from longtail.support.files import FolderLock, parse_json, to_json, write_atomic, write_json
-from longtail.support.machine import choose_device
 from longtail.support.random import derive
 from longtail.training import Run
 from longtail.training.evaluation import evaluate_validation

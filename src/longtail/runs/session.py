@@ -15,8 +15,9 @@ import numpy as np
 from longtail.metrics import ScoreMatrix, curve
 from longtail.runs.progress import Moment, Reporter, Ticker, finite
 from longtail.runs.snapshot import Snapshots, generator_state, set_generator_state
+from longtail.support.devices import hardware
 from longtail.support.files import naming, write_atomic, write_json
-from longtail.support.machine import hardware, now, versions
+from longtail.support.machine import now, versions
 from longtail.support.signals import Stopped, StopRequest
 from longtail.training import Interrupted, Run, train
 

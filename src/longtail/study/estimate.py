@@ -11,7 +11,7 @@ import numpy as np
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.progress import duration
 from longtail.study.jobs import Job
-from longtail.support.machine import choose_device
+from longtail.support.devices import choose_device
 from longtail.training import Interrupted, Run, train
 
 SECONDS = 3.0

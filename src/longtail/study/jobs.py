@@ -25,8 +25,9 @@ from longtail.runs.loggers import logged
 from longtail.runs.progress import Reporter
 from longtail.study.file import Planned
 from longtail.study.logged import log_result
+from longtail.support.devices import choose_device, data_memory
 from longtail.support.files import parse_json, write_json
-from longtail.support.machine import choose_device, commit, data_memory
+from longtail.support.machine import commit
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from longtail.runs.progress import Moment, Reporter
 from longtail.study import workers as preload
 from longtail.study.display import Overview
 from longtail.study.jobs import Job, Options, perform, record_failure
-from longtail.support.machine import choose_device, usable_cores
+from longtail.support.devices import choose_device
+from longtail.support.machine import usable_cores
 
 Send = Callable[[str, dict[str, Any]], None]
 

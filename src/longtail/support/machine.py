@@ -1,6 +1,6 @@
 """Where and with what something was computed: the part of a result that is not the result.
 
-A report asks for the commit alone, so torch is imported where something else is asked for.
+A report asks for it too, so nothing here needs torch: `devices.py` knows the GPU.
 """
 
 from __future__ import annotations
@@ -13,10 +13,6 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch
 
 
 def now() -> str:
@@ -61,22 +57,6 @@ def commit() -> str | None:
     return None
 
 
-def hardware(device: torch.device | str) -> dict[str, Any]:
-    import torch
-
-    device = torch.device(device)
-    found = {
-        "system": platform.system(),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": str(device),
-    }
-    if device.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(device)
-    return found
-
-
 def cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -84,29 +64,3 @@ def cpu_name() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
-
-
-def choose_device(name: str) -> torch.device:
-    """``auto`` is the GPU where there is one; a name torch does not know is a user's mistake."""
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"unknown device {name!r}; try cpu or cuda") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise ValueError(f"device {name!r} is not there: this machine has {count} CUDA devices")
-    return device
-
-
-def data_memory(device: str) -> int:
-    """Bytes that the examples of one stack of runs may take: 2 GiB, or a quarter of the GPU's."""
-    import torch
-
-    chosen = choose_device(device)
-    if chosen.type == "cuda":
-        return torch.cuda.get_device_properties(chosen).total_memory // 4
-    return 2**31

@@ -37,9 +37,9 @@ from longtail.benchmarks.wsd.tokens import (
 from longtail.benchmarks.wsd.wordnet import Sense
 from longtail.benchmarks.wsd.wordnet_packages import is_package
 from longtail.models.encoder.weights import locate
+from longtail.support.devices import choose_device
 from longtail.support.downloads import cache_folder
 from longtail.support.files import parse_json
-from longtail.support.machine import choose_device
 
 
 @dataclass(frozen=True)
