@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.vqa_content import random_content
 
 from longtail.benchmarks import vqa
 from longtail.benchmarks.vqa.model import VisionLanguage
-from longtail.benchmarks.vqa.prepared import random_content
 from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.replicas import Replicas
 from longtail.runs.build import build_stack

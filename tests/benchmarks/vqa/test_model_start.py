@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.vqa_content import random_content
 from safetensors.torch import load_file, save_file
 
 from longtail.benchmarks import vqa
 from longtail.benchmarks.vqa.model.start import find_weights, known_words
-from longtail.benchmarks.vqa.prepared import PreparedVQA, random_content
+from longtail.benchmarks.vqa.prepared import PreparedVQA
 from longtail.cli import main
 from longtail.replicas import Replicas
 from longtail.runs.build import build_run, build_stack

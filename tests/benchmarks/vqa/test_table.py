@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.vqa_content import random_content
 
-from longtail.benchmarks.vqa.prepared import PreparedVQA, Regions, random_content
+from longtail.benchmarks.vqa.prepared import PreparedVQA, Regions
 from longtail.benchmarks.vqa.table import Placement, QuestionTable
 
 LIMIT = 6

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.vqa_content import random_content
 
 from longtail.benchmarks import vqa
 from longtail.benchmarks.vqa.model import VisionLanguage
 from longtail.benchmarks.vqa.options import DataOptions
-from longtail.benchmarks.vqa.prepared import random_content
 from longtail.benchmarks.vqa.world.generator import ensure_world, world_of
 from longtail.cli import main
 from longtail.runs.build import build_run, build_stack

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.vqa_content import random_content
 
 from longtail.benchmarks.vqa.gqa import data as gqa_data
 from longtail.benchmarks.vqa.gqa import prepare as gqa_sources
@@ -15,7 +16,7 @@ from longtail.benchmarks.vqa.gqa.questions import Question
 from longtail.benchmarks.vqa.gqa.stream import Problems
 from longtail.benchmarks.vqa.gqa.tasks import Mentions, segments, select_tasks
 from longtail.benchmarks.vqa.options import DataOptions
-from longtail.benchmarks.vqa.prepared import PreparedVQA, random_content, whole_folder
+from longtail.benchmarks.vqa.prepared import PreparedVQA, whole_folder
 
 NAMES = ("table", "coffee table", "cup", "lamp")
 
