@@ -2,11 +2,11 @@
 
 A folder has one subfolder a task, with any of the published forms in it:
 
-    squad/    train-v1.1.json dev-v1.1.json, v2.0, XQuAD          nlp5_squad.py
-    wikisql/  train.jsonl train.tables.jsonl dev... test...       nlp5_wikisql.py
-    sst/      train_binary_sent.csv dev... test..., GLUE, ...     nlp5_sst.py
-    qasrl/    wiki1.train.qa ..., orig/train.jsonl.gz, gold/*.csv nlp5_srl.py
-    woz/      woz_train_en.json woz_validate_en.json ...          nlp5_woz.py
+    squad/    train-v1.1.json dev-v1.1.json, v2.0, XQuAD          readers/squad.py
+    wikisql/  train.jsonl train.tables.jsonl dev... test...       readers/wikisql.py
+    sst/      train_binary_sent.csv dev... test..., GLUE, ...     readers/sst.py
+    qasrl/    wiki1.train.qa ..., orig/train.jsonl.gz, gold/*.csv readers/srl.py
+    woz/      woz_train_en.json woz_validate_en.json ...          readers/woz.py
 
 Files are for training or testing by their names. A task without a training file trains on its
 development file; one without a test file is tested on it. Where the same questions lie there in
@@ -22,30 +22,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from longtail.benchmarks.nlp5.examples import Example
-from longtail.benchmarks.nlp5.readers import (
-    squad as nlp5_squad,
-)
-from longtail.benchmarks.nlp5.readers import (
-    srl as nlp5_srl,
-)
-from longtail.benchmarks.nlp5.readers import (
-    sst as nlp5_sst,
-)
-from longtail.benchmarks.nlp5.readers import (
-    wikisql as nlp5_wikisql,
-)
-from longtail.benchmarks.nlp5.readers import (
-    woz as nlp5_woz,
-)
+from longtail.benchmarks.nlp5.readers import squad, srl, sst, wikisql, woz
 from longtail.benchmarks.nlp5.urls import PUBLISHED, REMOTES, agrees, fetch_task, where_to_get
 from longtail.support.downloads import cache_folder
 
 READERS: dict[str, Callable[[Path], list[Example]]] = {
-    "squad": nlp5_squad.read,
-    "wikisql": nlp5_wikisql.read,
-    "sst": nlp5_sst.read,
-    "qasrl": nlp5_srl.read,
-    "woz": nlp5_woz.read,
+    "squad": squad.read,
+    "wikisql": wikisql.read,
+    "sst": sst.read,
+    "qasrl": srl.read,
+    "woz": woz.read,
 }
 TASKS = tuple(READERS)
 

@@ -8,15 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from longtail.benchmarks.nlp5.examples import Example
-from longtail.benchmarks.nlp5.readers import (
-    sst as nlp5_sst,
-)
-from longtail.benchmarks.nlp5.readers import (
-    wikisql as nlp5_wikisql,
-)
-from longtail.benchmarks.nlp5.readers import (
-    woz as nlp5_woz,
-)
+from longtail.benchmarks.nlp5.readers import sst, wikisql, woz
 from longtail.benchmarks.nlp5.readers.wikisql import Query
 
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn")
@@ -58,7 +50,7 @@ def _wikisql(draw: np.random.Generator, number: int) -> Example:
     query = Query(aggregate, COLUMNS[column], ((COLUMNS[where], "=", word),))
     ask = "how many" if aggregate else "which"
     context = f"columns {', '.join(COLUMNS)} -- {ask} {COLUMNS[column]} has {COLUMNS[where]} {word}"
-    return Example(context, nlp5_wikisql.QUESTION, (str(query),), columns=COLUMNS)
+    return Example(context, wikisql.QUESTION, (str(query),), columns=COLUMNS)
 
 
 def _sst(draw: np.random.Generator, number: int) -> Example:
@@ -66,7 +58,7 @@ def _sst(draw: np.random.Generator, number: int) -> Example:
     words = [_one(draw, GOOD if good else BAD) for _ in range(2)]
     return Example(
         f"A {words[0]} and {words[1]} film.",
-        nlp5_sst.QUESTION,
+        sst.QUESTION,
         ("positive" if good else "negative",),
     )
 
@@ -95,8 +87,8 @@ def _woz(draw: np.random.Generator, number: int) -> Example:
         requests.append("phone")
         words.append("what is the phone number?")
     text = " ".join(words) or "thanks"
-    answer = nlp5_woz.answer_of(goals, requests)
-    return Example(text, nlp5_woz.QUESTION, (answer,), group=str(number // 2))
+    answer = woz.answer_of(goals, requests)
+    return Example(text, woz.QUESTION, (answer,), group=str(number // 2))
 
 
 _MAKERS = {"squad": _squad, "wikisql": _wikisql, "sst": _sst, "qasrl": _qasrl, "woz": _woz}

@@ -2,7 +2,7 @@
 
 A task is an object, its examples the questions that mention it, with the regions of their image;
 the answer is chosen from all answers there are. Data come from GQA's files or from a generated
-world in the same form (`gqa_sources.py`), the model is Oscar's (`models/vision_language.py`).
+world in the same form (`gqa/prepare.py`), the model is Oscar's (`model/`).
 """
 
 import functools

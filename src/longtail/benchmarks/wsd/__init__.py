@@ -10,17 +10,17 @@ sets the classifier's first weights, the order of batches and the validation sha
 
 ================= ==========================================================================
 semcor, wordnet   the publishers' files, as they are
-wsd_data          where these files are, fetching them, checking them (`longtail data wsd`)
-wsd_corpus        targets, tasks and candidates: the corpus before any tokeniser
-wsd_tokens        tokenisers, and how a pair of sentences is laid out
-wsd_prepared      sentences and glosses as token tables, each once, in a folder
-wsd_tables        which tables these are, and whether a backbone's tokeniser made them
-wsd_miniature     the built-in sentences
-wsd_pairs         pairs put together on the device from these tables
-wsd_tasks         split, order and cap: the sequence of tasks
-wsd_scores        accuracy of targets, from scores of pairs
-wsd_baselines     what a run has to beat, and its results by kind of task
-wsd_predict       the senses of a word in your own sentence (`longtail wsd predict`)
+data              where these files are, fetching them, checking them (`longtail data wsd`)
+corpus            targets, tasks and candidates: the corpus before any tokeniser
+tokens            tokenisers, and how a pair of sentences is laid out
+prepared          sentences and glosses as token tables, each once, in a folder
+fingerprints      which tables these are, and whether a backbone's tokeniser made them
+miniature         the built-in sentences
+pairs             pairs put together on the device from these tables
+tasks             split, order and cap: the sequence of tasks
+evaluation        accuracy of targets, from scores of pairs
+baselines         what a run has to beat, and its results by kind of task
+predict           the senses of a word in your own sentence (`longtail wsd predict`)
 ================= ==========================================================================
 """
 

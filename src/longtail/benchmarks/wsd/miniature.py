@@ -1,6 +1,6 @@
 """A built-in miniature of WSD-CL: 200 short sentences of SemCor, 52 words, and a tiny encoder.
 
-It needs no file, no tokeniser and no network; `wsd_miniature.json` holds the sentences, the senses
+It needs no file, no tokeniser and no network; `miniature.json` holds the sentences, the senses
 and the notices of SemCor and WordNet. The encoder starts from random weights, so what it learns in
 seconds says nothing about a pretrained one.
 """

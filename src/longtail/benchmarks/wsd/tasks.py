@@ -32,7 +32,7 @@ def _pair_is_right(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs > 0) == (targets > 0.5)).float()
 
 
-# The score of a target needs all its pairs: `wsd_scores.Evaluation` has it under the same name.
+# The score of a target needs all its pairs: `evaluation.Evaluation` has it under the same name.
 PAIRS = Objective(_loss, _pair_is_right, "accuracy", higher_is_better=True)
 
 

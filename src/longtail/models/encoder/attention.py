@@ -1,9 +1,9 @@
-"""The Triton kernels of `encoder_fused` for attention: no [T, T] matrix ever reaches memory.
+"""The Triton kernels of `fused.py` for attention: no [T, T] matrix ever reaches memory.
 
 A program has a block of queries (in backward, of queries or of keys) of one head of one sequence
 and goes over all blocks of the other side, up to the sequence's last real token; outputs after it
 are 0. Of the T tokens of a sequence the first Q ask: all, or one where only [CLS] is wanted. See
-`encoder_kernels` for rows, models and sums.
+`kernels.py` for rows, models and sums.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""Block sizes of the kernels of `encoder_fused`, and where to find them.
+"""Block sizes of the kernels of `fused.py`, and where to find them.
 
 Chosen for 12 sequences of 64 to 96 tokens at hidden size 384: a step of them is a few µs a kernel,
 so what counts is that one wave of programs fills an H200 and that none waits for itself for long.

@@ -1,4 +1,4 @@
-"""The Triton kernels of `encoder_fused` for the embeddings and their gradients."""
+"""The Triton kernels of `fused.py` for the embeddings and their gradients."""
 
 import triton
 import triton.language as tl

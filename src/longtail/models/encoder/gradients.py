@@ -1,4 +1,4 @@
-"""Gradients of the matrices and vectors of all layers in few launches: see `encoder_pass`."""
+"""Gradients of the matrices and vectors of all layers in few launches: see `layers.py`."""
 
 from __future__ import annotations
 

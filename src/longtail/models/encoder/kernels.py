@@ -1,4 +1,4 @@
-"""The Triton kernels of `encoder_fused`: what happens between the matrix products of a layer.
+"""The Triton kernels of `fused.py`: what happens between the matrix products of a layer.
 
 Rows are the N = B * T tokens of each of R models, `[R, N, H]`; a program never mixes models. Sums
 over rows (gradients of gains, shifts and biases) are written as one partial sum a program and added

@@ -1,4 +1,4 @@
-"""One forward and backward pass through all layers of R encoders: see `encoder_fused`."""
+"""One forward and backward pass through all layers of R encoders: see `fused.py`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Token types are 0 for the question and 1 for the tags; words have positions, reg
 where a region is stands in its last six numbers (corners, width and height of its box). The norm of
 regions is left out where a checkpoint of Oscar has none. (Li et al., 2020: Oscar.)
 
-Runs alone or as a stack of P policies x S seeds, see `encoder.py`.
+Runs alone or as a stack of P policies x S seeds, see `models/encoder/plain.py`.
 """
 
 from __future__ import annotations

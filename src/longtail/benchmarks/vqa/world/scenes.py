@@ -74,7 +74,7 @@ class World(Sight):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of object; its `category` as in `scene_words`."""
+    """A type of object; its `category` as in `words.py`."""
 
     number: int
     name: str

@@ -1,7 +1,7 @@
 """Questions answered with yes or no, in GQA's families: verify, exist, logical, compare.
 
 Whether the answer is yes is drawn first, where the scene allows it: both are about as frequent
-before `scene_balance` makes them so in every group.
+before `balance.py` makes them so in every group.
 """
 
 from longtail.benchmarks.vqa.world import words
