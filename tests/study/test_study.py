@@ -335,14 +335,14 @@ def test_parts_of_a_stack_are_alike_and_occupy_all_workers(
 def test_workers_that_die_before_they_listen_fail_their_jobs_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def worker(slot: int, device: str):
+    def start(*_: object):
         (ours, theirs), (sentinel, other) = Pipe(), Pipe()
         theirs.close()
         other.close()
         join = lambda timeout: None  # noqa: E731
         return ours, SimpleNamespace(pid=None, exitcode=-9, sentinel=sentinel, join=join)
 
-    monkeypatch.setattr("longtail.study.workers.worker", worker)
+    monkeypatch.setattr(engines, "_start", start)
     runs = expand(read(study_file(tmp_path)))
     jobs = make_jobs(runs, tmp_path, stack=False, earlier={}, workers=2)
     told: list[tuple[str, str]] = []
@@ -367,7 +367,6 @@ def test_a_worker_whose_parent_was_killed_saves_and_leaves_without_a_traceback(
     tmp_path: Path, monkeypatch
 ):
     ours, theirs = Pipe()
-    ours.send((1, tmp_path, Options(), list(sys.path)))
     ours.send("a job")
 
     def until_nobody_listens(job, out, options, send):
@@ -376,11 +375,11 @@ def test_a_worker_whose_parent_was_killed_saves_and_leaves_without_a_traceback(
         pytest.fail("it went on")
 
     monkeypatch.setattr(engines, "attempt", until_nobody_listens)
-    monkeypatch.setattr(engines, "_pin", lambda slot, workers, options: options)
+    monkeypatch.setattr(engines, "_placed", lambda slot, workers, options: options)
     monkeypatch.setattr(os, "setpgrp", lambda: None)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        engines.work(theirs, 0, "cpu")
+        engines.take_jobs(theirs, 0, 1, tmp_path, Options())
     except KeyboardInterrupt:
         pytest.fail("it came out of the worker")
     finally:

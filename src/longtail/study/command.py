@@ -16,7 +16,6 @@ from rich.text import Text
 
 from longtail.report.reading import read_plan
 from longtail.runs.loggers import require
-from longtail.study import workers as preload
 from longtail.study.display import Overview, overview
 from longtail.study.file import Planned, Study, expand, matching, read
 from longtail.study.jobs import Job, Options, finished_ids, make_jobs, name
@@ -49,8 +48,6 @@ def run(args: argparse.Namespace, command: str) -> int:
         plan = make_plan(study, args.file, listed, jobs, earlier)
         write_json(out / "plan.json", {**plan, "command": command})
         done = len(wanted) - sum(len(job.configs) for job in jobs)
-        if len(jobs) < 2:
-            preload.dismiss()  # there is no work for several processes
         shown = overview(jobs, done, quiet=args.quiet, as_json=args.json)
         if jobs:
             execute_jobs(jobs, out, study, args, shown)
