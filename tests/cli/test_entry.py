@@ -194,12 +194,12 @@ def test_other_configuration_in_out(capsys):
 
 
 def test_bug_is_a_sentence_and_a_traceback_on_request(monkeypatch, capsys):
-    from longtail.runs import folder as run_folder
+    from longtail.runs import session
 
     def broken(*args, **kwargs):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(run_folder, "build_run", broken)
+    monkeypatch.setattr(session, "build_run", broken)
     assert main(["run", "toy", "--out", "x", *SMALL]) == 1
     assert capsys.readouterr().err == (
         "longtail: RuntimeError: out of luck (LONGTAIL_DEBUG=1 shows where)\n"
@@ -256,12 +256,12 @@ def test_interrupt_saves_and_says_how_to_go_on(capsys):
 
 
 def test_exit_code_of_sigterm(monkeypatch, capsys):
-    from longtail.runs import folder as run_folder
+    from longtail.runs import session
 
     def stopped(*args, **kwargs):
         raise Stopped("stopped at task 3", 143)
 
-    monkeypatch.setattr(run_folder, "execute", stopped)
+    monkeypatch.setattr(session, "train_run", stopped)
     assert main(["run", "toy", *SMALL]) == 143
     assert capsys.readouterr().err == "longtail: stopped at task 3\n"
 

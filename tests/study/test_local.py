@@ -92,7 +92,7 @@ class Pipe:
 def test_an_interrupt_that_came_while_a_worker_began_stops_it_before_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "attempt", lambda *_: pytest.fail("it took the job"))
+    monkeypatch.setattr(local, "train_job", lambda *_: pytest.fail("it took the job"))
     monkeypatch.setattr(local, "_placed", lambda slot, workers, options: options)
     monkeypatch.setattr(os, "setpgrp", lambda: None)
     pipe: Any = Pipe()
@@ -100,7 +100,7 @@ def test_an_interrupt_that_came_while_a_worker_began_stops_it_before_its_job(
     try:
         with local._interrupts_blocked():
             os.kill(os.getpid(), signal.SIGINT)
-            local.take_jobs(pipe, 0, 1, tmp_path, local.Options())
+            local.take_jobs(pipe, 0, 1, tmp_path, local.JobOptions())
     finally:
         signal.signal(signal.SIGINT, before)
     assert pipe.sent == [("stopped", {})]

@@ -20,8 +20,8 @@ from longtail.study import command as execution
 from longtail.study import local as engines
 from longtail.study.display import Overview
 from longtail.study.file import expand, matching, parse_seeds, read
-from longtail.study.jobs import Options, make_jobs
-from longtail.study.local import run_local
+from longtail.study.jobs import JobOptions, make_jobs
+from longtail.study.local import train_jobs_in_processes
 from longtail.support.machine import commit
 
 TINY = """
@@ -347,7 +347,7 @@ def test_workers_that_die_before_they_listen_fail_their_jobs_and_no_more(
     jobs = make_jobs(runs, tmp_path, stack=False, earlier={}, workers=2)
     told: list[tuple[str, str]] = []
     shown = SimpleNamespace(event=lambda kind, _, content: told.append((kind, content["error"])))
-    run_local(jobs, tmp_path, Options(device="cpu"), shown, 2)  # pyright: ignore
+    train_jobs_in_processes(jobs, tmp_path, JobOptions(device="cpu"), shown, 2)  # pyright: ignore
     assert told == [("failed", "its process died with exit code -9")] * len(jobs)
     assert len(list(tmp_path.glob("runs/*/error.json"))) == len(jobs) > 2
 
@@ -374,12 +374,12 @@ def test_a_worker_whose_parent_was_killed_saves_and_leaves_without_a_traceback(
         send("progress", {})  # which the worker takes for a request to stop
         pytest.fail("it went on")
 
-    monkeypatch.setattr(engines, "attempt", until_nobody_listens)
+    monkeypatch.setattr(engines, "train_job", until_nobody_listens)
     monkeypatch.setattr(engines, "_placed", lambda slot, workers, options: options)
     monkeypatch.setattr(os, "setpgrp", lambda: None)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        engines.take_jobs(theirs, 0, 1, tmp_path, Options())
+        engines.take_jobs(theirs, 0, 1, tmp_path, JobOptions())
     except KeyboardInterrupt:
         pytest.fail("it came out of the worker")
     finally:

@@ -42,7 +42,7 @@ computes only what is new.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -201,7 +201,7 @@ def _settings_of(study: Study, method: str, known: set[str]) -> dict[str, Any]:
     return found
 
 
-def matching(runs: list[Planned], conditions: list[str]) -> list[Planned]:
+def matching(runs: list[Planned], conditions: Sequence[str]) -> list[Planned]:
     """Runs that meet all of `key=value[,value...]`; keys are labels, seed, or dotted settings."""
     named = [(run, _named(run)) for run in runs] if conditions else []
     left = runs

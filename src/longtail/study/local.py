@@ -1,6 +1,6 @@
-"""What executes a study's jobs on this machine: this process, or several.
+"""A study's jobs on this machine: in this process, or in several.
 
-An engine is a function `run(jobs, out, options, overview) -> None`. It reports every job's start,
+Either function reports every job's start,
 progress and end to the overview; a failed job does not stop the others. On Ctrl-C running jobs save
 their state, and `KeyboardInterrupt` is raised once they have.
 
@@ -24,8 +24,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -33,63 +32,32 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from longtail.runs.progress import Moment, Reporter
 from longtail.study.display import Overview
-from longtail.study.jobs import Job, Options, perform, record_failure
+from longtail.study.jobs import Job, JobOptions, train_job
 from longtail.support.machine import usable_cores
 from longtail.support.signals import SIGNALS
 
-Send = Callable[[str, dict[str, Any]], None]
 
-
-class Forward(Reporter):
-    """Passes what a run says on to the study's overview."""
-
-    every = 0.5
-
-    def __init__(self, send: Send) -> None:
-        self.send = send
-        self.rp: float | None = None
-
-    def update(self, moment: Moment) -> None:
-        self.send("progress", asdict(moment))
-
-    def warn(self, text: str) -> None:
-        self.send("warning", {"text": text})
-
-    def finish(self, summary: Any, out: str) -> None:
-        self.rp = summary.get("RP")
-
-
-def attempt(job: Job, out: Path, options: Options, send: Send) -> None:
-    """One job from start to end, wherever it runs."""
-    send("start", {})
-    tell = Forward(send)
-    error = perform(job, out, options, tell)
-    if error is None:
-        send("finished", {"rp": tell.rp})
-    else:
-        send("failed", {"error": error})
-
-
-def run_here(jobs: Sequence[Job], out: Path, options: Options, overview: Overview) -> None:
-    """One after the other in this process."""
+def train_jobs_here(
+    jobs: Sequence[Job], out: Path, options: JobOptions, overview: Overview
+) -> None:
+    """Trains one job after the other in this process."""
     for job in jobs:
 
         def send(kind: str, content: dict[str, Any], job: Job = job) -> None:
             overview.event(kind, job, content)
 
         try:
-            attempt(job, out, options, send)
+            train_job(job, out, options, send)
         except KeyboardInterrupt:
             overview.event("stopped", job, {})
             raise
 
 
-def run_local(
-    jobs: Sequence[Job], out: Path, options: Options, overview: Overview, workers: int
+def train_jobs_in_processes(
+    jobs: Sequence[Job], out: Path, options: JobOptions, overview: Overview, workers: int
 ) -> None:
-    """In `workers` processes, each pinned to its share of the cores."""
+    """Trains jobs in `workers` processes, each pinned to its share of the cores."""
     waiting = deque(jobs)
     workers = min(workers, len(jobs))
     with _Stop() as stop:
@@ -118,7 +86,7 @@ def run_local(
 class _Worker:
     """A process that takes one job at a time, and the pipe to it."""
 
-    def __init__(self, slot: int, workers: int, out: Path, options: Options) -> None:
+    def __init__(self, slot: int, workers: int, out: Path, options: JobOptions) -> None:
         self.job: Job | None = None
         self.out = out
         self.pipe, self.process = _start(slot, workers, out, options)
@@ -142,7 +110,7 @@ class _Worker:
             self.process.join(timeout=10)
             if self.job is not None:
                 error = f"its process died with exit code {self.process.exitcode}"
-                record_failure(self.out / self.job.folder, error)
+                self.job.files(self.out).record_failure(error)
                 overview.event("failed", self.job, {"error": error})
                 self.job = None
             return False
@@ -176,7 +144,9 @@ class _Stop:
                 os.kill(process, signal.SIGINT)
 
 
-def _start(slot: int, workers: int, out: Path, options: Options) -> tuple[Connection, BaseProcess]:
+def _start(
+    slot: int, workers: int, out: Path, options: JobOptions
+) -> tuple[Connection, BaseProcess]:
     """A new process, from nothing: a copy of this one would share its threads and its GPU."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -203,7 +173,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def take_jobs(pipe: Connection, slot: int, workers: int, out: Path, options: Options) -> None:
+def take_jobs(pipe: Connection, slot: int, workers: int, out: Path, options: JobOptions) -> None:
     """A worker's whole life: jobs from the pipe until it is closed, or until asked to stop.
 
     Its own process group keeps the terminal's Ctrl-C to the parent, which forwards it.
@@ -221,7 +191,7 @@ def take_jobs(pipe: Connection, slot: int, workers: int, out: Path, options: Opt
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # one may have come already
         while True:
-            attempt(pipe.recv(), out, options, send)
+            train_job(pipe.recv(), out, options, send)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed again: it is leaving
         with contextlib.suppress(OSError):  # saved all the same where nobody listens any more
@@ -230,7 +200,7 @@ def take_jobs(pipe: Connection, slot: int, workers: int, out: Path, options: Opt
         return
 
 
-def _placed(slot: int, workers: int, options: Options) -> Options:
+def _placed(slot: int, workers: int, options: JobOptions) -> JobOptions:
     """The options of one worker, which is pinned to its cores: `slot`, `slot + workers`, ...
 
     Where no device is named, the workers take the GPUs of the machine in turn.
