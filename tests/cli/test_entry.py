@@ -76,6 +76,14 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == __version__
 
 
+@pytest.mark.parametrize("module", ["longtail", "longtail.cli"])
+def test_the_package_is_a_command_too(module):
+    command = [sys.executable, "-m", module, "run", "tooy"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 2
+    assert done.stderr == "longtail: unknown benchmark 'tooy'; did you mean 'toy'?\n"
+
+
 def test_help_does_not_load_torch():
     code = "import sys; from longtail.cli import main; main(['--help']); main(['run', '--help']); "
     code += "main(['list', '--help']); sys.exit('torch' in sys.modules)"
