@@ -11,7 +11,8 @@ import pytest
 from helpers.folders import contents
 
 from longtail.study.display import Overview
-from longtail.study.file import expand, read
+from longtail.study.expand import expand
+from longtail.study.file import read_study
 from longtail.study.jobs import JobOptions, make_jobs
 from longtail.study.local import train_jobs_here
 from longtail.study.ray_engine import pack, unpack
@@ -84,7 +85,7 @@ def test_killed_worker_is_replaced_and_the_files_are_the_same(
 
     monkeypatch.setattr(cluster, "SEND_SECONDS", 0.5)
     (tmp_path / "study.toml").write_text(STUDY)
-    runs = expand(read(tmp_path / "study.toml"))
+    runs = expand(read_study(tmp_path / "study.toml"))
     options = JobOptions(device="cpu", threads=1, snapshot_minutes=0)  # at every step
     here = tmp_path / "here"
     jobs = make_jobs(runs, here, stack=False, earlier={})

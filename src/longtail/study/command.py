@@ -17,9 +17,9 @@ from longtail.report.reading import read_plan
 from longtail.runs.files import StudyFiles
 from longtail.runs.loggers import require
 from longtail.study.display import Overview, overview
-from longtail.study.file import Planned, Study, expand, matching, read
+from longtail.study.expand import Planned, expand, matching
+from longtail.study.file import Study, check_report, read_study
 from longtail.study.jobs import Job, JobOptions, finished_ids, make_jobs, name
-from longtail.study.schema import check_report
 from longtail.support.files import FolderLock
 
 MOST_SHOWN = 200
@@ -80,7 +80,7 @@ class StudyOptions:
 
 def run_study(options: StudyOptions) -> int:
     """Exit code 0 when all wanted runs are finished, 1 when one failed."""
-    study = read(options.file, options.seeds)
+    study = read_study(options.file, options.seeds)
     planned = expand(study)
     check_report(study.report, [run.labels for run in planned])
     wanted = matching(planned, options.only)

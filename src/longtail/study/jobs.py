@@ -24,7 +24,7 @@ from longtail.runs.files import RunFiles, StackFiles, StudyFiles
 from longtail.runs.loggers import logged
 from longtail.runs.progress import Moment, Reporter
 from longtail.runs.session import RunOptions, train_run, train_stack
-from longtail.study.file import Planned
+from longtail.study.expand import Planned
 from longtail.study.logged import log_result
 from longtail.support.machine import choose_device, commit, data_memory
 
