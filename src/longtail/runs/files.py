@@ -27,6 +27,7 @@ import io
 import json
 import os
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ from longtail.support.files import LOCK, naming, parse_json, to_json, write_atom
 
 
 @dataclass(frozen=True)
-class TrainingFiles:
+class TrainingFiles(ABC):
     """What the folders of a run and of a stack have in common."""
 
     folder: Path
@@ -89,12 +90,13 @@ class TrainingFiles:
         """Whether training has ever begun here: its settings hold from then on."""
         return any(path.exists() for path in (self.tasks, self.snapshots, self.result))
 
-    def read_settings(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def read_settings(self) -> dict[str, Any]: ...
 
-    def write_settings(self, content: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def write_settings(self, content: Mapping[str, Any]) -> None: ...
 
+    @abstractmethod
     def read_ids(self) -> set[str]:
         """Ids of the runs that are finished here.
 
@@ -102,7 +104,6 @@ class TrainingFiles:
             ValueError: the end mark is damaged.
             FileNotFoundError: there is none.
         """
-        raise NotImplementedError
 
     def write_tasks(self, names: Sequence[str], train_sizes: Any, test_sizes: Any) -> None:
         sizes = {"train_sizes": train_sizes, "test_sizes": test_sizes}

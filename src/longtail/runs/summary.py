@@ -89,11 +89,11 @@ def _listed(values: Any) -> Any:
 
 
 class _Listed(list[Any]):
-    """An array [P, S] as lists, to be told from a list that is everyone's."""
+    """An array [P, S] as lists; its type tells it from a list that holds for all replicas."""
 
 
 def _at(values: Any, place: tuple[int, int]) -> Any:
-    """One replica's share of what `_listed` gives; plain numbers are everyone's."""
+    """One replica's share of what `_listed` gives; a plain number holds for all replicas."""
     if type(values) is _Listed:
         return values[place[0]][place[1]]
     if type(values) is dict:

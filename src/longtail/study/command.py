@@ -17,9 +17,12 @@ from longtail.report.reading import read_plan
 from longtail.runs.files import StudyFiles
 from longtail.runs.loggers import require
 from longtail.study.display import Overview, overview
+from longtail.study.estimate import estimate
 from longtail.study.expand import Planned, expand, matching
 from longtail.study.file import Study, check_report, read_study
 from longtail.study.jobs import Job, JobOptions, finished_ids, make_jobs, name
+from longtail.study.local import train_jobs_here, train_jobs_in_processes
+from longtail.study.ray_engine import train_jobs_on_ray
 from longtail.support.files import FolderLock
 
 MOST_SHOWN = 200
@@ -112,7 +115,7 @@ def run_study(options: StudyOptions) -> int:
                 train_jobs(jobs, files.folder, study.resources, options, shown)
     failed = show_end(files.folder, shown, options)
     if options.report:
-        report(files.folder, options)
+        write_report(files.folder, options)
     return 1 if failed else 0
 
 
@@ -155,15 +158,11 @@ def train_jobs(
     shown: Overview,
 ) -> None:
     """Trains all jobs where the options say."""
-    from longtail.study.local import train_jobs_here, train_jobs_in_processes
-
     cpus = resources.get("cpus")
     how = replace(options.jobs, threads=max(1, int(cpus)) if cpus else None)
     if options.engine == "ray":
-        from longtail.study.ray_engine import train_jobs_on_ray
-
-        where = {"address": options.address, "storage": options.storage}
-        train_jobs_on_ray(jobs, out, how, shown, resources, **where)
+        address, storage = options.address, options.storage
+        train_jobs_on_ray(jobs, out, how, shown, resources, address=address, storage=storage)
     elif options.processes > 1 and len(jobs) > 1:
         train_jobs_in_processes(jobs, out, how, shown, options.processes)
     else:
@@ -182,8 +181,8 @@ def show_end(out: Path, shown: Overview, options: StudyOptions) -> bool:
     return bool(failed)
 
 
-def report(out: Path, options: StudyOptions) -> None:
-    """Tables, figures and the page of the study's folder."""
+def write_report(out: Path, options: StudyOptions) -> None:
+    """Writes tables, figures and the page into the study's folder, and shows the table."""
     from longtail.report.command import show, write
     from longtail.report.results import load
 
@@ -223,6 +222,4 @@ def show_plan(wanted: list[Planned], jobs: list[Job], out: Path, options: StudyO
     text = f"{len(wanted)} runs, {len(wanted) - count} finished; to do: {count} runs in {stacks} "
     console.print(Text(text + f"stacks and {len(jobs) - stacks} single runs, below {out}"))
     if jobs and not options.quiet:
-        from longtail.study.estimate import estimate
-
         console.print(Text(estimate(jobs, options.processes, options.jobs.device)))

@@ -147,7 +147,7 @@ def train_jobs_on_ray(
     address: str | None = None,
     storage: str = "shared",
 ) -> None:
-    """Executes jobs as Ray tasks. Without an address a cluster is started on this machine."""
+    """Trains jobs as Ray tasks. Without an address a cluster is started on this machine."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
