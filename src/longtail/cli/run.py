@@ -157,7 +157,7 @@ def main(args: argparse.Namespace) -> int:
 
     config = resolve(args.benchmark, args.config, args.flags, args.set)
     out = args.out or default_out(config)
-    options = RunOptions(args.device, args.threads, args.snapshot_minutes, args.quiet, args.json)
+    options = RunOptions(args.device, args.threads, args.snapshot_minutes)
     tell = logged(reporter(args.quiet, args.json), args.log, config, out)
     train_run(config, out, options, reporter=tell)
     return 0
