@@ -29,6 +29,7 @@ from longtail.runs.build import Stack
 from longtail.runs.config import RunConfig, resolve
 from longtail.runs.files import StackFiles, StudyFiles
 from longtail.runs.progress import finite
+from longtail.support.files import write_json
 from longtail.tasks import validation_share
 
 
@@ -113,7 +114,7 @@ def _write_stack(
     stacked |= {"after": arrays["after"]}
     stacked |= {"test_sizes": words.test_sizes, "train_sizes": words.train_sizes}
     files.write_scores(stacked)
-    files.write_tasks(words.names, words.train_sizes, words.test_sizes)
+    write_json(files.tasks, {"names": [str(name) for name in words.names]})
     files.write_settings({config.id: config.as_dict() for config in configs})
     files.write_runs(entries)
 

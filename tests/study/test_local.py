@@ -29,9 +29,9 @@ STUDY = """
     """
 
 
-def study_file(folder: Path, *replaced: str) -> Path:
+def study_file(folder: Path, methods: str = '["finetune"]') -> Path:
     path = folder / "small.toml"
-    path.write_text(textwrap.dedent(STUDY.replace(*replaced) if replaced else STUDY))
+    path.write_text(textwrap.dedent(STUDY.replace('["finetune"]', methods)))
     return path
 
 
@@ -67,7 +67,7 @@ def test_a_killed_worker_fails_its_job_and_another_takes_its_place(
 ) -> None:
     (tmp_path / "deadly_method.py").write_text(DEADLY)
     monkeypatch.syspath_prepend(tmp_path)
-    path = study_file(tmp_path, '["finetune"]', '["deadly_method:Deadly", "finetune"]')
+    path = study_file(tmp_path, '["deadly_method:Deadly", "finetune"]')
     command = ["study", str(path), "--out", str(tmp_path / "out"), "--jobs", "2", "--no-report"]
     assert cli.main([*command, "--seeds", "0"]) == 1
     assert "2 runs computed, 0 were finished before; 2 failed" in capsys.readouterr().out
