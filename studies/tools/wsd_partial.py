@@ -12,7 +12,6 @@ validation score, which is taken at the end, so no setting can be selected by it
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from longtail.metrics import ScoreMatrix, breakdown, summary
 from longtail.report.reading import read_plan
 from longtail.runs.build import Stack
 from longtail.runs.config import RunConfig, resolve
+from longtail.runs.files import StackFiles, StudyFiles
 from longtail.runs.progress import finite
 from longtail.support.files import write_json
 from longtail.tasks import validation_share
@@ -37,19 +37,19 @@ def rewrite(runs: Path, out: Path) -> dict[str, int]:
     """Write the begun stacks below `runs` to `out`; how many tasks each has learned."""
     found: dict[str, int] = {}
     renamed: dict[str, str] = {}
-    for path in sorted(runs.glob("**/partial.npz")):
-        folder = path.parent
-        if (folder / "runs.json").exists():
+    for path in sorted(runs.glob(f"**/{StackFiles.PARTIAL}")):
+        files = StackFiles(path.parent)
+        if files.result.exists():
             continue
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = files.read_partial()
         tasks = int(arrays["after"][-1]) + 1
-        members = json.loads((folder / "stack.json").read_text("utf-8"))
+        members = files.read_settings()
         whole = [resolve(file=config) for config in members.values()]
         configs = [replace(c, data=replace(c.data, tasks=tasks)) for c in whole]
         renamed |= dict(zip(members, (c.id for c in configs), strict=True))
-        _write_stack(out / "stacks" / folder.name, configs, arrays, first_tasks(whole, tasks))
-        found[folder.name] = tasks
+        stack = StudyFiles(out).stack(files.folder.name)
+        _write_stack(stack, configs, arrays, first_tasks(whole, tasks))
+        found[files.folder.name] = tasks
     if not found:
         raise ValueError(f"{runs} has no stack that was begun and not finished (partial.npz)")
     plan = read_plan(runs, [])
@@ -58,7 +58,7 @@ def rewrite(runs: Path, out: Path) -> dict[str, int]:
         title = f"{plan['report'].get('title', plan['name'])}, first {max(found.values()):,} tasks"
         report = {**plan["report"], "title": title}
         content = {**plan, "runs": kept, "stacks": {}, "select": {}, "report": report}
-        write_json(out / "plan.json", content)
+        StudyFiles(out).write_plan(content)
     return found
 
 
@@ -90,7 +90,10 @@ def matrix_of(arrays: Mapping[str, np.ndarray], words: WordTasks) -> ScoreMatrix
 
 
 def _write_stack(
-    folder: Path, configs: list[RunConfig], arrays: Mapping[str, np.ndarray], words: WordTasks
+    files: StackFiles,
+    configs: list[RunConfig],
+    arrays: Mapping[str, np.ndarray],
+    words: WordTasks,
 ) -> None:
     matrix, places = matrix_of(arrays, words), Stack(configs).places
     metrics = {**summary(matrix), "breakdown": breakdown(matrix, words.train_sizes)}
@@ -104,16 +107,16 @@ def _write_stack(
         }
         for config, place in zip(configs, places, strict=True)
     ]
-    folder.mkdir(parents=True)
+    files.folder.mkdir(parents=True)
     kept = {name: arrays[name][..., : len(words)] for name in ("own", "best", "last")}
     kept |= {"curve": arrays["curve"]}
     stacked: dict[str, Any] = {k: np.stack([v[p] for p in places]) for k, v in kept.items()}
     stacked |= {"after": arrays["after"]}
     stacked |= {"test_sizes": words.test_sizes, "train_sizes": words.train_sizes}
-    np.savez(folder / "scores.npz", **stacked)
-    write_json(folder / "tasks.json", {"names": [str(name) for name in words.names]})
-    write_json(folder / "stack.json", {config.id: config.as_dict() for config in configs})
-    write_json(folder / "runs.json", entries)
+    files.write_scores(stacked)
+    write_json(files.tasks, {"names": [str(name) for name in words.names]})
+    files.write_settings({config.id: config.as_dict() for config in configs})
+    files.write_runs(entries)
 
 
 def _at(values: Any, place: tuple[int, int]) -> Any:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from longtail.runs.config import flatten
-from longtail.study import file as study
+from longtail.study.expand import Planned, expand
+from longtail.study.file import read_study
 from longtail.support.files import write_json
 
 FOLDERS = {  # a study, and where its table lies: what is nearest to the paper's first
@@ -37,7 +38,7 @@ def joined(results: Path, studies: Path = Path(__file__).parents[1]) -> dict[str
         for name, folder in FOLDERS.items()
     }
     for name, table in tables.items():
-        planned = study.expand(study.read(studies / f"{name}.toml"))
+        planned = expand(read_study(studies / f"{name}.toml"))
         rows += [{"study": name, **settings(row, planned), **row} for row in table["rows"]]
         checks += [{**c, "claim": f"{table['title']}: {c['claim']}"} for c in table["checks"]]
         provenance[name] = table["provenance"]
@@ -46,7 +47,7 @@ def joined(results: Path, studies: Path = Path(__file__).parents[1]) -> dict[str
     return {**about, "rows": rows, "checks": checks, "provenance": provenance}
 
 
-def settings(row: dict[str, Any], planned: list[study.Planned]) -> dict[str, Any]:
+def settings(row: dict[str, Any], planned: list[Planned]) -> dict[str, Any]:
     """What the run of a row had of `SETTINGS`."""
     for run in planned:
         flat = flatten(run.config.as_dict())

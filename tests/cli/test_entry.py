@@ -76,6 +76,14 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == __version__
 
 
+@pytest.mark.parametrize("module", ["longtail", "longtail.cli"])
+def test_the_package_is_a_command_too(module):
+    command = [sys.executable, "-m", module, "run", "tooy"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 2
+    assert done.stderr == "longtail: unknown benchmark 'tooy'; did you mean 'toy'?\n"
+
+
 def test_help_does_not_load_torch():
     code = "import sys; from longtail.cli import main; main(['--help']); main(['run', '--help']); "
     code += "main(['list', '--help']); sys.exit('torch' in sys.modules)"
@@ -194,12 +202,12 @@ def test_other_configuration_in_out(capsys):
 
 
 def test_bug_is_a_sentence_and_a_traceback_on_request(monkeypatch, capsys):
-    from longtail.runs import folder as run_folder
+    from longtail.runs import session
 
     def broken(*args, **kwargs):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(run_folder, "build_run", broken)
+    monkeypatch.setattr(session, "build_run", broken)
     assert main(["run", "toy", "--out", "x", *SMALL]) == 1
     assert capsys.readouterr().err == (
         "longtail: RuntimeError: out of luck (LONGTAIL_DEBUG=1 shows where)\n"
@@ -256,12 +264,12 @@ def test_interrupt_saves_and_says_how_to_go_on(capsys):
 
 
 def test_exit_code_of_sigterm(monkeypatch, capsys):
-    from longtail.runs import folder as run_folder
+    from longtail.runs import session
 
     def stopped(*args, **kwargs):
         raise Stopped("stopped at task 3", 143)
 
-    monkeypatch.setattr(run_folder, "execute", stopped)
+    monkeypatch.setattr(session, "train_run", stopped)
     assert main(["run", "toy", *SMALL]) == 143
     assert capsys.readouterr().err == "longtail: stopped at task 3\n"
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from longtail.runs.config import method_names, resolve
-from longtail.runs.folder import execute
+from longtail.runs.session import RunOptions, train_run
 from longtail.support.signals import Stopped
 
 pytestmark = [
@@ -38,13 +38,16 @@ def stop_after(steps: int):
 def test_resumed_run_ends_as_the_whole_one(method, graph, tmp_path):
     sets = [f"method={method}", *SMALL, f"train.cuda_graph={str(graph).lower()}"]
     config = resolve("toy", sets=sets)
-    whole = execute(config, tmp_path / "whole", quiet=True, device="cuda")
+    whole = train_run(config, tmp_path / "whole", RunOptions(quiet=True, device="cuda"))
     for steps in (7, 13, 1):
         with pytest.raises(Stopped):
-            execute(
-                config, tmp_path / "pieces", quiet=True, device="cuda", on_step=stop_after(steps)
+            train_run(
+                config,
+                tmp_path / "pieces",
+                RunOptions(quiet=True, device="cuda"),
+                on_step=stop_after(steps),
             )
-    pieces = execute(config, tmp_path / "pieces", quiet=True, device="cuda")
+    pieces = train_run(config, tmp_path / "pieces", RunOptions(quiet=True, device="cuda"))
     assert pieces["RP"] == pytest.approx(whole["RP"], abs=0.02)
     a = load_file(tmp_path / "whole" / "model.safetensors")
     b = load_file(tmp_path / "pieces" / "model.safetensors")
@@ -55,5 +58,5 @@ def test_resumed_run_ends_as_the_whole_one(method, graph, tmp_path):
 def test_a_run_may_move_from_cpu_to_gpu(tmp_path):
     config = resolve("toy", sets=["method=derpp", *SMALL])
     with pytest.raises(Stopped):
-        execute(config, tmp_path, quiet=True, device="cpu", on_step=stop_after(9))
-    assert execute(config, tmp_path, quiet=True, device="cuda")["tasks"] == 12
+        train_run(config, tmp_path, RunOptions(quiet=True, device="cpu"), on_step=stop_after(9))
+    assert train_run(config, tmp_path, RunOptions(quiet=True, device="cuda"))["tasks"] == 12

@@ -9,7 +9,7 @@ from longtail.benchmarks.images.inputs import Pixels, RandomCropFlip
 from longtail.benchmarks.images.resnet import ResNet18
 from longtail.replicas import Replicas
 from longtail.runs.config import resolve
-from longtail.runs.folder import execute, execute_stack
+from longtail.runs.session import RunOptions, train_run, train_stack
 
 pytestmark = pytest.mark.gpu
 
@@ -37,7 +37,9 @@ def test_a_stack_of_resnets_computes_what_one_does() -> None:
 @pytest.mark.parametrize("method", ["finetune", "reservoir", "derpp", "agem", "multitask"])
 def test_runs_in_bf16(tmp_path: Path, method: str) -> None:
     flags = {"data.miniature": True, "data.width": 8, "train.autocast": "bf16", "method": method}
-    found = execute(resolve("cifar10", flags=flags), tmp_path, quiet=True, device="cuda")
+    found = train_run(
+        resolve("cifar10", flags=flags), tmp_path, RunOptions(quiet=True, device="cuda")
+    )
     assert 0.0 <= found["RP"] <= 1.0
 
 
@@ -48,7 +50,7 @@ def test_a_stack_of_perceptrons_on_the_gpu_scores_as_on_the_cpu(tmp_path: Path) 
         for s in (0, 1)
     ]
     cpu, gpu = (
-        execute_stack(configs, tmp_path / device, quiet=True, device=device)
+        train_stack(configs, tmp_path / device, RunOptions(quiet=True, device=device))
         for device in ("cpu", "cuda")
     )
     for a, b in zip(cpu, gpu, strict=True):

@@ -1,4 +1,4 @@
-"""Run folders with made-up scores, in the form that `run_folder` writes."""
+"""Run folders with made-up scores, in the form that `longtail.runs.files` writes."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from longtail.report import figures, page, series, tables
 from longtail.report.groups import Group, group
 from longtail.report.results import load
 from longtail.report.style import Look
+from longtail.runs.files import RunFiles
 
 
 def report(*arguments: object) -> int:
@@ -278,7 +279,7 @@ def test_parquet_has_every_score(tmp_path: Path):
     run = next(r for r in load(tmp_path / "runs").runs if r.labels["method"] == "ewc")
     lines = [
         (after + 1, int(task), score)
-        for after, index, values in run.evaluations()
+        for after, index, values in RunFiles(run.folder).read_evaluations()
         for task, score in zip(index, values, strict=True)
     ]
     columns = zip(table["run"], table["after"], table["task"], table["score"], strict=True)

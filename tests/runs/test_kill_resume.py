@@ -17,7 +17,7 @@ from torch import nn
 from longtail import benchmarks
 from longtail.benchmarks import Benchmark, toy
 from longtail.runs.config import RunConfig, method_names, resolve
-from longtail.runs.folder import execute
+from longtail.runs.session import RunOptions, train_run
 from longtail.runs.snapshot import Snapshots
 
 COMPARED = ("scores.jsonl", "summary.json", "model.safetensors", "config.toml", "tasks.json")
@@ -25,6 +25,7 @@ SMALL = ["data.tasks=16", "data.zero_shot=2", "data.features=8", "data.hidden=12
 SMALL += ["train.epochs=3", "train.evaluate_every=5", "train.schedule=linear", "train.warmup=0.2"]
 SMALL += ["train.validation=0.2", "train.batch_size=8", "data.minimum=8"]
 BUFFER = {"reservoir": ["buffer=30"], "derpp": ["buffer=30"], "agem": ["buffer=12"]}
+QUIET = RunOptions(quiet=True)
 KILLS = 20
 
 
@@ -57,7 +58,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def steps_of(config: RunConfig, out: Path) -> int:
     """Train without interruption; how often `on_step` was called."""
     calls = []
-    execute(config, out, quiet=True, on_step=lambda run: calls.append(None))
+    train_run(config, out, QUIET, on_step=lambda run: calls.append(None))
     return len(calls)
 
 
@@ -76,12 +77,12 @@ def interrupted(config: RunConfig, out: Path, total: int, seed: int, monkeypatch
                 raise KilledError
 
         try:
-            execute(config, out, quiet=True, on_step=kill)
+            train_run(config, out, QUIET, on_step=kill)
         except KilledError:
             kills += 1
         else:
             break
-    execute(config, out, quiet=True)
+    train_run(config, out, QUIET)
     return kills
 
 
@@ -114,13 +115,13 @@ def test_dropout_and_batch_norm(tmp_path, monkeypatch):
 
 def in_child(config: RunConfig, out: Path) -> None:
     torch.set_num_threads(1)
-    execute(config, out, quiet=True, snapshot_minutes=0)
+    train_run(config, out, RunOptions(quiet=True, snapshot_minutes=0))
 
 
 def kill_for_real(config: RunConfig, out: Path, kills: int, seed: int) -> int:
     """SIGKILL a process that trains, `kills` times at random moments; then let it finish."""
     context = multiprocessing.get_context("forkserver")  # torch is imported once, in the server
-    context.set_forkserver_preload(["longtail.runs.folder", "longtail.benchmarks.toy"])
+    context.set_forkserver_preload(["longtail.runs.session", "longtail.benchmarks.toy"])
     rng = random.Random(seed)
     done = 0
     for attempt in range(kills + 1):
@@ -147,7 +148,7 @@ def wait_for(path: Path, process) -> None:
 
 def test_kill_9(tmp_path):
     config = small("reservoir")
-    execute(config, tmp_path / "whole", quiet=True, threads=1)
+    train_run(config, tmp_path / "whole", RunOptions(quiet=True, threads=1))
     assert kill_for_real(config, tmp_path / "pieces", kills=4, seed=4) >= 1
     assert content(tmp_path / "pieces") == content(tmp_path / "whole")
 
@@ -157,7 +158,7 @@ def test_kill_9(tmp_path):
 def test_kill_9_twenty_times(method, tmp_path):
     # Longer than 20 kills can last, so that every one of them hits a run in progress.
     config = small(method, "train.epochs=12", "data.tasks=40")
-    execute(config, tmp_path / "whole", quiet=True, threads=1)
+    train_run(config, tmp_path / "whole", RunOptions(quiet=True, threads=1))
     kills = kill_for_real(config, tmp_path / "pieces", kills=KILLS, seed=5)
     assert kills == KILLS
     assert content(tmp_path / "pieces") == content(tmp_path / "whole")

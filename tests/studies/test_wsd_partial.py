@@ -9,13 +9,15 @@ from helpers import scripts
 
 from longtail.report.results import load
 from longtail.runs.config import resolve
-from longtail.runs.folder import execute_stack
+from longtail.runs.session import RunOptions, train_stack
 from longtail.support.signals import Stopped
 
 SMALL = {
     "data.miniature": True, "data.cap": 2, "data.test_cap": 1, "train.epochs": 1,
     "train.validation": 0.0, "train.lr": 1e-3, "train.evaluate_at": [3, 6],
 }  # fmt: skip
+
+QUIET = RunOptions(quiet=True)
 
 
 @pytest.fixture
@@ -32,14 +34,14 @@ def test_the_first_tasks_are_a_study_of_their_own(script, tmp_path, monkeypatch)
     monkeypatch.setattr("longtail.runs.session.PARTIAL_SECONDS", -1.0)
     runs = tmp_path / "runs"
     with pytest.raises(Stopped):
-        execute_stack(configs(9), runs / "stacks" / "a", quiet=True, on_step=_stop_after_task(7))
+        train_stack(configs(9), runs / "stacks" / "a", QUIET, on_step=_stop_after_task(7))
     plan = {
         "name": "x", "report": {"title": "X"}, "select": {"key": "train.lr"},
         "runs": [{"id": c.id, "seed": 0, "labels": {"method": "finetune"}} for c in configs(9)],
     }  # fmt: skip
     (runs / "plan.json").write_text(json.dumps(plan))
     assert script.rewrite(runs, tmp_path / "part") == {"a": 6}
-    expected = execute_stack(configs(6), tmp_path / "whole", quiet=True)
+    expected = train_stack(configs(6), tmp_path / "whole", QUIET)
     found = json.loads((tmp_path / "part" / "stacks" / "a" / "runs.json").read_text())
     for ours, theirs in zip(found, expected, strict=True):
         assert ours["id"] == theirs["id"]

@@ -11,9 +11,10 @@ import pytest
 from helpers.folders import contents
 
 from longtail.study.display import Overview
-from longtail.study.file import expand, read
-from longtail.study.jobs import Options, make_jobs
-from longtail.study.local import run_here
+from longtail.study.expand import expand
+from longtail.study.file import read_study
+from longtail.study.jobs import JobOptions, make_jobs
+from longtail.study.local import train_jobs_here
 from longtail.study.ray_engine import pack, unpack
 
 STUDY = """
@@ -30,7 +31,7 @@ evaluate_every = 50
 
 def test_without_an_address_ray_starts_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ray = pytest.importorskip("ray")
-    from longtail.study.ray_engine import run_ray
+    from longtail.study.ray_engine import train_jobs_on_ray
 
     class AskedError(Exception): ...
 
@@ -40,7 +41,7 @@ def test_without_an_address_ray_starts_here(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(ray, "init", init)
     for address, expected in ((None, "local"), ("auto", "auto")):
         with pytest.raises(AskedError, match=expected):
-            run_ray([], tmp_path, Options(), Overview([], 0), {}, address=address)
+            train_jobs_on_ray([], tmp_path, JobOptions(), Overview([], 0), {}, address=address)
 
 
 @pytest.mark.parametrize("address", ["localhost:1", "auto"])
@@ -48,7 +49,7 @@ def test_an_address_where_nobody_answers_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ):
     ray = pytest.importorskip("ray")
-    from longtail.study.ray_engine import run_ray
+    from longtail.study.ray_engine import train_jobs_on_ray
 
     def init(**_: object) -> None:
         assert address == "auto", "asked Ray, which would try for minutes"
@@ -56,7 +57,7 @@ def test_an_address_where_nobody_answers_is_refused(
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(ValueError, match=rf"^--address {address}: no Ray cluster answers \(.+\)$"):
-        run_ray([], tmp_path, Options(), Overview([], 0), {}, address=address)
+        train_jobs_on_ray([], tmp_path, JobOptions(), Overview([], 0), {}, address=address)
 
 
 def test_folders_travel_whole(tmp_path: Path):
@@ -84,11 +85,11 @@ def test_killed_worker_is_replaced_and_the_files_are_the_same(
 
     monkeypatch.setattr(cluster, "SEND_SECONDS", 0.5)
     (tmp_path / "study.toml").write_text(STUDY)
-    runs = expand(read(tmp_path / "study.toml"))
-    options = Options(device="cpu", threads=1, snapshot_minutes=0)  # at every step
+    runs = expand(read_study(tmp_path / "study.toml"))
+    options = JobOptions(device="cpu", threads=1, snapshot_minutes=0)  # at every step
     here = tmp_path / "here"
     jobs = make_jobs(runs, here, stack=False, earlier={})
-    run_here(jobs, here, options, Overview(jobs, 0))
+    train_jobs_here(jobs, here, options, Overview(jobs, 0))
 
     out = tmp_path / "cluster"
     shown = Overview(jobs, 0)
@@ -116,7 +117,7 @@ def test_killed_worker_is_replaced_and_the_files_are_the_same(
     try:
         killer = threading.Thread(target=kill_one, daemon=True)
         killer.start()
-        cluster.run_ray(jobs, out, options, shown, {"cpus": 1}, storage=storage)
+        cluster.train_jobs_on_ray(jobs, out, options, shown, {"cpus": 1}, storage=storage)
     finally:
         ray.shutdown()
     assert killed
@@ -132,7 +133,7 @@ def _tasks_of(ray) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"ray::perform_remotely" in path.read_bytes():
+            if b"ray::train_job_remotely" in path.read_bytes():
                 found.append(int(path.parent.name))
         except OSError:
             continue

@@ -21,9 +21,10 @@ from longtail.runs.build import build_stack
 from longtail.study import command as execution
 from longtail.study import local as engines
 from longtail.study.display import Overview
-from longtail.study.file import expand, matching, parse_seeds, read
-from longtail.study.jobs import Options, make_jobs
-from longtail.study.local import run_local
+from longtail.study.expand import expand, matching
+from longtail.study.file import parse_seeds, read_study
+from longtail.study.jobs import JobOptions, make_jobs
+from longtail.study.local import train_jobs_in_processes
 from longtail.support.machine import commit
 
 TINY = """
@@ -55,16 +56,16 @@ def study(*arguments: object) -> int:
 
 def test_file_expands_to_methods_policies_grid_and_seeds(tmp_path: Path):
     path = study_file(tmp_path, TINY + '[grid]\n"train.lr" = [0.1, 0.01, 0.001]\n')
-    runs = expand(read(path))
+    runs = expand(read_study(path))
     assert len(runs) == len({run.id for run in runs}) == 2 * 3 * 2
     assert runs[0].labels == {"method": "finetune", "policy": "continual", "lr": 0.1}
-    assert [run.id for run in runs] == [run.id for run in expand(read(path))]
+    assert [run.id for run in runs] == [run.id for run in expand(read_study(path))]
     assert runs[0].config.data.tasks == 12
 
 
 def test_adding_a_seed_keeps_the_ids_of_the_others(tmp_path: Path):
-    few = {run.id for run in expand(read(study_file(tmp_path)))}
-    more = {run.id for run in expand(read(study_file(tmp_path, seeds='seeds = "0-2"')))}
+    few = {run.id for run in expand(read_study(study_file(tmp_path)))}
+    more = {run.id for run in expand(read_study(study_file(tmp_path, seeds='seeds = "0-2"')))}
     assert few < more
     assert len(more) == 6
 
@@ -72,8 +73,8 @@ def test_adding_a_seed_keeps_the_ids_of_the_others(tmp_path: Path):
 def test_multitask_has_one_policy_and_grid_skips_methods_without_the_setting(tmp_path: Path):
     text = study_file(tmp_path, methods='methods = ["finetune", "reservoir", "multitask"]')
     text.write_text(text.read_text() + '[grid]\n"methods.buffer" = [5, 10]\n')
-    runs = expand(read(text))
-    counts = {m: sum(r.labels["method"] == m for r in runs) for m in read(text).methods}
+    runs = expand(read_study(text))
+    counts = {m: sum(r.labels["method"] == m for r in runs) for m in read_study(text).methods}
     assert counts == {"finetune": 4, "reservoir": 8, "multitask": 2}
     assert "buffer" not in runs[0].labels
 
@@ -93,7 +94,7 @@ methods = ["multitask"]
 optimizer = "reset"
 """
     path = study_file(tmp_path, TINY + rows, methods='methods = ["finetune", "multitask"]')
-    labels = [run.labels for run in expand(read(path))][::2]
+    labels = [run.labels for run in expand(read_study(path))][::2]
     assert labels[0] == {
         "method": "finetune",
         "policy": "1",
@@ -108,7 +109,7 @@ optimizer = "reset"
 def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
     text = TINY + "[method]\nbuffer = 7\n[method.derpp]\nalpha = 0.25\n"
     path = study_file(tmp_path, text, methods='methods = ["finetune", "derpp"]')
-    derpp = next(r for r in expand(read(path)) if r.labels["method"] == "derpp")
+    derpp = next(r for r in expand(read_study(path)) if r.labels["method"] == "derpp")
     assert (derpp.config.methods.buffer, derpp.config.methods.alpha) == (7, 0.25)
 
 
@@ -196,7 +197,7 @@ def test_one_optimizer_may_be_a_text_and_the_grid_understands_method(tmp_path: P
     text = TINY.replace("seeds", 'optimizers = "reset"\nseeds')
     path = study_file(tmp_path, text, methods='methods = ["reservoir"]')
     path.write_text(path.read_text() + '[grid]\n"method.buffer" = [5, 10]\n')
-    runs = expand(read(path))
+    runs = expand(read_study(path))
     assert {(r.labels["policy"], r.config.methods.buffer) for r in runs} == {
         ("reset", 5),
         ("reset", 10),
@@ -206,7 +207,7 @@ def test_one_optimizer_may_be_a_text_and_the_grid_understands_method(tmp_path: P
 def test_seeds_and_conditions(tmp_path: Path):
     assert parse_seeds("0-2, 7") == [0, 1, 2, 7]
     assert parse_seeds("0-2, 1") == parse_seeds([0, 1, 2, 1]) == [0, 1, 2]
-    runs = expand(read(study_file(tmp_path)))
+    runs = expand(read_study(study_file(tmp_path)))
     assert len(matching(runs, ["policy=reset", "seed=1"])) == 1
     assert len(matching(runs, ["data.tasks=12"])) == 4
     assert len(matching(runs, ["train.lr=1e-2", "policy.boundary=true"])) == 4
@@ -259,7 +260,7 @@ def test_other_seeds_keep_the_finished_runs_and_the_report_says_where_from(tmp_p
 
 
 def test_running_rp_is_not_forgotten(tmp_path: Path):
-    (job,) = make_jobs(expand(read(study_file(tmp_path))), tmp_path, stack=True, earlier={})
+    (job,) = make_jobs(expand(read_study(study_file(tmp_path))), tmp_path, stack=True, earlier={})
     shown = Overview([job], 0)
     progress = {"done": 1, "tasks": 2, "seconds_left": None}
     for rp in (0.5, None):
@@ -269,17 +270,17 @@ def test_running_rp_is_not_forgotten(tmp_path: Path):
 
 
 def test_unfinished_stack_goes_on_as_it_was_begun(tmp_path: Path):
-    runs = expand(read(study_file(tmp_path)))
+    runs = expand(read_study(study_file(tmp_path)))
     (job,) = make_jobs(runs, tmp_path, stack=True, earlier={})
     (tmp_path / job.folder / "snapshot").mkdir(parents=True)
-    more = expand(read(study_file(tmp_path, seeds='seeds = "0-2"')))
+    more = expand(read_study(study_file(tmp_path, seeds='seeds = "0-2"')))
     members = [config.id for config in job.configs]
     jobs = make_jobs(more, tmp_path, stack=True, earlier={job.id: members})
     assert [(j.id == job.id, len(j.configs)) for j in jobs] == [(True, 4), (False, 2)]
 
 
 def test_stacks_are_full_products_of_variants_and_seeds(tmp_path: Path):
-    runs = expand(read(study_file(tmp_path, seeds='seeds = "0-2"')))
+    runs = expand(read_study(study_file(tmp_path, seeds='seeds = "0-2"')))
     lacking = [r for r in runs if not (r.labels["policy"] == "reset" and r.config.seed == 0)]
     jobs = make_jobs(lacking, tmp_path, stack=True, earlier={})
     assert sorted(len(job.configs) for job in jobs) == [2, 3]
@@ -295,7 +296,7 @@ def test_runs_whose_settings_cannot_be_stacked_are_planned_one_by_one(
         return settings.tasks != 9
 
     monkeypatch.setattr(toy, "SPEC", replace(toy.SPEC, stackable=stackable))
-    runs = expand(read(study_file(tmp_path, TINY + '[grid]\n"data.tasks" = [9, 12]\n')))
+    runs = expand(read_study(study_file(tmp_path, TINY + '[grid]\n"data.tasks" = [9, 12]\n')))
     jobs = make_jobs(runs, tmp_path, stack=True, earlier={})
     assert sorted((job.stacked, len(job.configs)) for job in jobs) == [*[(False, 1)] * 4, (True, 4)]
     assert sorted(asked) == [9, 12]  # once for all runs that are alike
@@ -314,7 +315,7 @@ def test_workers_share_stacks_and_cut_them_where_a_part_is_faster(
 ):
     monkeypatch.setattr("longtail.study.jobs.choose_device", torch.device)
     monkeypatch.setattr("longtail.study.jobs.data_memory", lambda device: 2**31)
-    runs = expand(read(study_file(tmp_path, methods='methods = ["finetune", "ewc"]')))
+    runs = expand(read_study(study_file(tmp_path, methods='methods = ["finetune", "ewc"]')))
     jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, device=device, workers=2)
     assert [len(job.configs) for job in jobs] == sizes
 
@@ -327,7 +328,7 @@ def test_parts_of_a_stack_are_alike_and_occupy_all_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, workers: int, sizes: list[int]
 ):
     monkeypatch.setattr(toy, "SPEC", replace(toy.SPEC, most_seeds=lambda *_: most))
-    runs = expand(read(study_file(tmp_path, seeds='seeds = "0-6"')))
+    runs = expand(read_study(study_file(tmp_path, seeds='seeds = "0-6"')))
     jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, workers=workers)
     found = [sorted({c.seed for c in job.configs}) for job in jobs]
     assert [len(seeds) for seeds in found] == sizes
@@ -337,19 +338,19 @@ def test_parts_of_a_stack_are_alike_and_occupy_all_workers(
 def test_workers_that_die_before_they_listen_fail_their_jobs_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def worker(slot: int, device: str):
+    def start(*_: object):
         (ours, theirs), (sentinel, other) = Pipe(), Pipe()
         theirs.close()
         other.close()
         join = lambda timeout: None  # noqa: E731
         return ours, SimpleNamespace(pid=None, exitcode=-9, sentinel=sentinel, join=join)
 
-    monkeypatch.setattr("longtail.study.workers.worker", worker)
-    runs = expand(read(study_file(tmp_path)))
+    monkeypatch.setattr(engines, "_start", start)
+    runs = expand(read_study(study_file(tmp_path)))
     jobs = make_jobs(runs, tmp_path, stack=False, earlier={}, workers=2)
     told: list[tuple[str, str]] = []
     shown = SimpleNamespace(event=lambda kind, _, content: told.append((kind, content["error"])))
-    run_local(jobs, tmp_path, Options(device="cpu"), shown, 2)  # pyright: ignore
+    train_jobs_in_processes(jobs, tmp_path, JobOptions(device="cpu"), shown, 2)  # pyright: ignore
     assert told == [("failed", "its process died with exit code -9")] * len(jobs)
     assert len(list(tmp_path.glob("runs/*/error.json"))) == len(jobs) > 2
 
@@ -369,7 +370,6 @@ def test_a_worker_whose_parent_was_killed_saves_and_leaves_without_a_traceback(
     tmp_path: Path, monkeypatch
 ):
     ours, theirs = Pipe()
-    ours.send((1, tmp_path, Options(), list(sys.path)))
     ours.send("a job")
 
     def until_nobody_listens(job, out, options, send):
@@ -377,12 +377,12 @@ def test_a_worker_whose_parent_was_killed_saves_and_leaves_without_a_traceback(
         send("progress", {})  # which the worker takes for a request to stop
         pytest.fail("it went on")
 
-    monkeypatch.setattr(engines, "attempt", until_nobody_listens)
-    monkeypatch.setattr(engines, "_pin", lambda slot, workers, options: options)
+    monkeypatch.setattr(engines, "train_job", until_nobody_listens)
+    monkeypatch.setattr(engines, "_placed", lambda slot, workers, options: options)
     monkeypatch.setattr(os, "setpgrp", lambda: None)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        engines.work(theirs, 0, "cpu")
+        engines.take_jobs(theirs, 0, 1, tmp_path, JobOptions())
     except KeyboardInterrupt:
         pytest.fail("it came out of the worker")
     finally:

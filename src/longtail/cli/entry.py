@@ -110,11 +110,6 @@ def _failed(error: Exception) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     command = next((a for a in argv if not a.startswith("-")), None)
-    if command == "study":  # its workers need as long to import as this process: let both begin
-        from longtail.study import workers as preload
-
-        if preload.wanted(argv):
-            preload.begin(argv)
     parser = make_parser(command if command in COMMANDS else None)
     if command is not None and command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.6)

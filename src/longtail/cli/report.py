@@ -42,10 +42,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from longtail.report.command import run
+    if args.compare:
+        from rich.console import Console
 
-    code = run(args)
-    if args.log and not args.compare:
+        from longtail.report.compare import compare
+
+        return compare(*args.compare, console=Console(), as_json=args.json)
+    if args.folder is None:
+        raise ValueError("Name a folder of runs, or two with --compare A B")
+    from longtail.report.command import ReportOptions, make_report
+
+    options = ReportOptions(
+        folder=args.folder,
+        out=args.out,
+        title=args.title,
+        paper=args.paper,
+        parquet=args.parquet,
+        select=not args.no_select,
+        figures=not args.no_figures,
+        page=not args.no_page,
+        json=args.json,
+        quiet=args.quiet,
+    )
+    code = make_report(options)
+    if args.log:
         from longtail.report.results import load
         from longtail.study.logged import log_result  # and with it torch, which takes seconds
 

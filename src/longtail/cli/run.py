@@ -151,24 +151,13 @@ def default_out(config: RunConfig) -> Path:
 
 def main(args: argparse.Namespace) -> int:
     from longtail.runs.config import resolve
-    from longtail.runs.folder import execute
+    from longtail.runs.loggers import logged
+    from longtail.runs.progress import reporter
+    from longtail.runs.session import RunOptions, train_run
 
     config = resolve(args.benchmark, args.config, args.flags, args.set)
     out = args.out or default_out(config)
-    tell = None
-    if args.log:
-        from longtail.runs.loggers import logged
-        from longtail.runs.progress import reporter
-
-        tell = logged(reporter(args.quiet, args.json), args.log, config, out)
-    execute(
-        config,
-        out,
-        reporter=tell,
-        quiet=args.quiet,
-        json=args.json,
-        device=args.device,
-        threads=args.threads,
-        snapshot_minutes=args.snapshot_minutes,
-    )
+    options = RunOptions(args.device, args.threads, args.snapshot_minutes)
+    tell = logged(reporter(args.quiet, args.json), args.log, config, out)
+    train_run(config, out, options, reporter=tell)
     return 0

@@ -1,4 +1,4 @@
-"""`longtail study`: execute all runs of a study file that are not finished, then report."""
+"""`longtail study`: train all runs of a study file that are not finished, then report."""
 
 from __future__ import annotations
 
@@ -54,9 +54,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from longtail.study.command import run
+    from longtail.study.command import StudyOptions, run_study
+    from longtail.study.jobs import JobOptions
 
-    return run(args, command_line(args))
+    options = StudyOptions(
+        file=args.file,
+        out=args.out,
+        seeds=args.seeds,
+        only=tuple(args.only),
+        dry_run=args.dry_run,
+        engine=args.engine,
+        processes=args.jobs,
+        address=args.address,
+        storage=args.storage,
+        jobs=JobOptions(args.device, None, args.snapshot_minutes, log=tuple(args.log)),
+        report=not args.no_report,
+        command=command_line(args),
+        json=args.json,
+        quiet=args.quiet,
+    )
+    return run_study(options)
 
 
 def command_line(args: argparse.Namespace) -> str:

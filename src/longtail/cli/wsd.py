@@ -59,12 +59,13 @@ def main(args: argparse.Namespace) -> int:
     if args.kind == "prepare":
         return _prepare(args)
     from longtail.benchmarks.wsd.predict import occurrences, rank_senses
+    from longtail.runs.files import RunFiles
 
     if args.top is not None and args.top < 1:
         raise ValueError(f"Invalid --top: {args.top}, should be 1 or more")
     found = rank_senses(
         _settings(args.run),
-        args.run / "model.safetensors",
+        RunFiles(args.run).weights,
         args.sentence,
         args.word,
         args.lemma,
@@ -89,12 +90,15 @@ def main(args: argparse.Namespace) -> int:
 
 def _settings(run: Path) -> Any:
     """The benchmark's settings of a finished run."""
-    from longtail.runs.config import read_toml, resolve
+    from longtail.runs.config import resolve
+    from longtail.runs.files import RunFiles
 
-    for name in ("config.toml", "model.safetensors"):
-        if not (run / name).is_file():
-            raise ValueError(f"{run} has no {name}: give the folder of a finished `longtail run`")
-    config = resolve(file=read_toml(run / "config.toml"))
+    files = RunFiles(run)
+    for path in (files.settings, files.weights):
+        if not path.is_file():
+            text = f"{run} has no {path.name}: give the folder of a finished `longtail run`"
+            raise ValueError(text)
+    config = resolve(file=files.settings)
     if config.benchmark != "wsd":
         raise ValueError(f"{run} is a run of {config.benchmark}, not of wsd")
     return config.data

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,40 +23,63 @@ from longtail.support.files import refusing
 INSTALL = "pip install 'longtail[report]' for figures and the page"
 
 
-def run(args: argparse.Namespace) -> int:
-    """Exit code 0, or 2 where there is nothing to report."""
-    if args.compare:
-        from longtail.report.compare import compare
+@dataclass(frozen=True)
+class ReportOptions:
+    """What is asked of a report.
 
-        return compare(*args.compare, console=Console(), as_json=args.json)
-    if args.folder is None:
-        raise ValueError("Name a folder of runs, or two with --compare A B")
-    results = load(args.folder)
+    Args:
+        folder: of runs, at any depth.
+        out: where to write; the folder itself where none is given.
+        title: of the tables and the page.
+        paper: the paper's table whose numbers are shown beside ours.
+        parquet: file to export every score to.
+        select: show only the best value of the study's [select] key.
+        figures: write the figures.
+        page: write report.html.
+        json: print table.json, nothing else.
+        quiet: print only the paths.
+    """
+
+    folder: Path
+    out: Path | None = None
+    title: str | None = None
+    paper: str | None = None
+    parquet: Path | None = None
+    select: bool = True
+    figures: bool = True
+    page: bool = True
+    json: bool = False
+    quiet: bool = False
+
+
+def make_report(options: ReportOptions) -> int:
+    """Exit code 0, or 2 where there is nothing to report."""
+    results = load(options.folder)
     if not results.runs and not results.problems:
         raise ValueError(f"{results.state} Nothing is written.")
-    if args.parquet:
+    if options.parquet:
         from longtail.report.export import write_parquet
 
-        rows = write_parquet(results, args.parquet)
-        print(f"{rows:,} scores in {args.parquet}", file=sys.stderr)
-    if args.no_select:
+        rows = write_parquet(results, options.parquet)
+        print(f"{rows:,} scores in {options.parquet}", file=sys.stderr)
+    if not options.select:
         results.plan = without_selection(results.plan)
-    if args.title or args.paper:
-        wanted = {"title": args.title, "paper": args.paper}
+    if options.title or options.paper:
+        wanted = {"title": options.title, "paper": options.paper}
         report = {**results.plan.get("report", {}), **{k: v for k, v in wanted.items() if v}}
         results.plan = {**results.plan, "report": report}
-    if args.paper:
-        paper.unit(args.paper)  # an unknown name is refused before any work
+    if options.paper:
+        paper.unit(options.paper)  # an unknown name is refused before any work
     written = write(
         results,
-        args.out or args.folder,
-        with_figures=not args.no_figures,
-        with_page=not args.no_page,
+        options.out or options.folder,
+        with_figures=options.figures,
+        with_page=options.page,
     )
-    if args.json:
+    if options.json:
         sys.stdout.write((written["json"]).read_text(encoding="utf-8"))
-        return 0 if results.finished else 2
-    show(results, written, Console(), quiet=args.quiet)
+    else:
+        show(results, written, Console(), quiet=options.quiet)
     return 0 if results.finished else 2
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from longtail.report.results import Result, Results
+from longtail.runs.files import RunFiles
 
 BATCH = 200  # runs per row group, so that thousands of runs need little memory
 
@@ -54,7 +55,7 @@ def _rows(run: Result, labels: list[str]) -> dict[str, np.ndarray]:
     assert scores is not None
     count = len(scores.own)
     if run.stack is None:
-        found = list(run.evaluations())
+        found = list(RunFiles(run.folder).read_evaluations())
         task = np.concatenate([index for _, index, _ in found])
         after = np.concatenate([np.full(len(index), a + 1) for a, index, _ in found])
         score = np.concatenate([values for *_, values in found])

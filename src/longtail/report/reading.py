@@ -1,15 +1,19 @@
-"""Read JSON that may be damaged: of the expected type, or a sentence that names the file."""
+"""Read files that may be damaged: what they should hold, or a sentence that names the file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from longtail.runs.files import StudyFiles, TrainingFiles
 from longtail.support.files import parse_json
 
 
 def read_json(path: Path, kind: type, problems: list[str]) -> Any:
-    """The same, or an empty `kind` and a sentence in `problems`; a missing file is none."""
+    """The content of a JSON file; a missing file, or a damaged one, gives an empty `kind`.
+
+    What is wrong with a damaged one is added to `problems`, as a sentence.
+    """
     try:
         return parse_json(path, kind)
     except FileNotFoundError:
@@ -32,7 +36,7 @@ def why(error: Exception) -> str:
 
 def read_plan(folder: Path, problems: list[str]) -> dict[str, Any]:
     """A study's plan.json without what is not of its type."""
-    path = folder / "plan.json"
+    path = StudyFiles(folder).plan
     plan = read_json(path, dict, problems)
     types = {"report": dict, "select": dict, "stacks": dict, "runs": list}
     for key in [k for k, kind in types.items() if not isinstance(plan.get(k, kind()), kind)]:
@@ -50,28 +54,16 @@ def _is_planned(entry: Any) -> bool:
     return named and isinstance(entry.get("id"), str)
 
 
-def read_entries(path: Path) -> list[dict[str, Any]]:
-    """The content of a stack's runs.json; `ValueError` where it is not that."""
-    entries = parse_json(path, list)
-    kinds = {"id": str, "config": dict, "summary": dict}
-    for entry in entries:
-        if not isinstance(entry, dict) or any(
-            not isinstance(entry.get(key), kind) for key, kind in kinds.items()
-        ):
-            raise ValueError(f"{path.name} has an entry without id, config or summary")
-    return entries
-
-
-def read_error(folder: Path, problems: list[str]) -> str | None:
+def read_error(files: TrainingFiles, problems: list[str]) -> str | None:
     """Why a run failed, from its error.json."""
-    found = read_json(folder / "error.json", dict, problems).get("error")
+    found = read_json(files.error, dict, problems).get("error")
     return None if found is None else str(found)
 
 
-def names_of(tasks: dict[str, Any], folder: Path, problems: list[str]) -> list[str]:
+def names_of(tasks: dict[str, Any], files: TrainingFiles, problems: list[str]) -> list[str]:
     """The names in the content of a tasks.json."""
     names = tasks.get("names", [])
     if isinstance(names, list):
         return list(map(str, names))
-    note(problems, folder / "tasks.json", f"has names = {names!r}, which is not a list")
+    note(problems, files.tasks, f"has names = {names!r}, which is not a list")
     return []

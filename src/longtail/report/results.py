@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,15 +21,23 @@ from longtail.report.labelling import label
 from longtail.report.reading import (
     names_of,
     note,
-    read_entries,
     read_error,
     read_json,
     read_plan,
     why,
 )
-from longtail.support.files import parse_json
+from longtail.runs.files import RunFiles, StackFiles, StudyFiles
 
-SKIPPED = {"snapshot", "figures", "tensorboard", "wandb", "mlruns", "logs", ".git", "__pycache__"}
+SKIPPED = {
+    RunFiles.SNAPSHOTS,
+    "figures",
+    "tensorboard",
+    "wandb",
+    "mlruns",
+    "logs",
+    ".git",
+    "__pycache__",
+}
 
 
 @dataclass(frozen=True)
@@ -91,34 +97,18 @@ class Result:
         except FileNotFoundError:
             return None
         except Exception as error:  # a damaged file may make its reader raise anything
-            name = "scores.npz" if self.stack else "scores.jsonl"
-            note(self.problems, self.folder / name, f"cannot be read: {why(error)}")
+            files = StackFiles(self.folder) if self.stack else RunFiles(self.folder)
+            note(self.problems, files.scores, f"cannot be read: {why(error)}")
             return None
-
-    def evaluations(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Yields (after, task indices, scores) in the order of scores.jsonl."""
-        with open(self.folder / "scores.jsonl", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    entry = json.loads(line)
-                except json.JSONDecodeError:
-                    if not line.endswith("\n"):
-                        return  # the last line of an interrupted run may be cut off
-                    raise ValueError(f"line {number} is not JSON: {line.strip()[:40]!r}") from None
-                found = entry["scores"]
-                yield (
-                    int(entry["after"]),
-                    np.fromiter(map(int, found), np.int64, len(found)),
-                    np.array([_number(v) for v in found.values()]),
-                )
 
     def _replay(self) -> TaskScores | None:
-        rows = list(self.evaluations())
+        files = RunFiles(self.folder)
+        rows = list(files.read_evaluations())
         if not rows:
             return None
-        tasks = read_json(self.folder / "tasks.json", dict, self.problems)
+        tasks = read_json(files.tasks, dict, self.problems)
         count = 1 + max(int(index.max()) for _, index, _ in rows if len(index))
-        names = names_of(tasks, self.folder, self.problems)
+        names = names_of(tasks, files, self.problems)
         count = max(count, len(names))
         test_sizes = _sizes(tasks.get("test_sizes"), count)
         own, best, last = (np.full(count, np.nan) for _ in range(3))
@@ -151,18 +141,17 @@ class Result:
 class _Stack:
     """The scores.npz that the runs of one stack share, read once and only when asked for."""
 
-    def __init__(self, folder: Path, problems: list[str]) -> None:
-        self.folder, self.problems = folder, problems
+    def __init__(self, files: StackFiles, problems: list[str]) -> None:
+        self.files, self.problems = files, problems
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        with open(self.folder / "scores.npz", "rb") as opened, np.load(opened) as file:
-            return {name: file[name] for name in file.files}
+        return self.files.read_scores()
 
     @cached_property
     def names(self) -> list[str]:
-        tasks = read_json(self.folder / "tasks.json", dict, self.problems)
-        return names_of(tasks, self.folder, self.problems)
+        tasks = read_json(self.files.tasks, dict, self.problems)
+        return names_of(tasks, self.files, self.problems)
 
     def scores(self, member: int) -> TaskScores:
         a = self.arrays
@@ -226,12 +215,12 @@ def load(folder: Path) -> Results:
         names[:] = sorted(name for name in names if name not in SKIPPED)
         path = Path(where)
         try:
-            if "runs.json" in files:
-                runs = _read_stack(path, problems)
-            elif "stack.json" in files:
-                runs = _read_begun_stack(path, problems)
-            elif "config.toml" in files:
-                runs = [_read_run(path, files, problems)]
+            if StackFiles.RESULT in files:
+                runs = _read_stack(StackFiles(path), problems)
+            elif StackFiles.SETTINGS in files:
+                runs = _read_begun_stack(StackFiles(path), problems)
+            elif RunFiles.SETTINGS in files:
+                runs = [_read_run(RunFiles(path), problems)]
             else:
                 continue
             for run in runs:
@@ -245,29 +234,31 @@ def load(folder: Path) -> Results:
                 found[run.id] = run
     runs = label(list(found.values()), plan)
     if left := len(found) - len(runs):
-        problems.append(f"{left} runs in this folder are not in its plan.json and left out.")
+        problems.append(
+            f"{left} runs in this folder are not in its {StudyFiles.PLAN} and left out."
+        )
     return Results(folder, runs, plan, problems)
 
 
-def _read_run(folder: Path, files: list[str], problems: list[str]) -> Result:
-    config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-    error = read_error(folder, problems)
-    summary = parse_json(folder / "summary.json", dict) if "summary.json" in files else {}
+def _read_run(files: RunFiles, problems: list[str]) -> Result:
+    config = files.read_settings()
+    error = read_error(files, problems)
+    summary = files.read_summary() if files.result.exists() else {}
     status = "finished" if summary else "failed" if error else "unfinished"
-    timing = read_json(folder / "timing.json", dict, problems)
+    timing = read_json(files.timing, dict, problems)
     return Result(
-        _identity(config), folder, config, status, summary, timing, error, problems=problems
+        _identity(config), files.folder, config, status, summary, timing, error, problems=problems
     )
 
 
-def _read_stack(folder: Path, problems: list[str]) -> list[Result]:
-    entries = read_entries(folder / "runs.json")
-    timing = read_json(folder / "timing.json", dict, problems)
-    shared = _Stack(folder, problems)
+def _read_stack(files: StackFiles, problems: list[str]) -> list[Result]:
+    entries = files.read_runs()
+    timing = read_json(files.timing, dict, problems)
+    shared = _Stack(files, problems)
     return [
         Result(
             entry["id"],
-            folder,
+            files.folder,
             entry["config"],
             "finished",
             entry["summary"],
@@ -280,14 +271,13 @@ def _read_stack(folder: Path, problems: list[str]) -> list[Result]:
     ]
 
 
-def _read_begun_stack(folder: Path, problems: list[str]) -> list[Result]:
+def _read_begun_stack(files: StackFiles, problems: list[str]) -> list[Result]:
     """The runs of a stack that has not come to its end."""
-    error = read_error(folder, problems)
+    error = read_error(files, problems)
     status = "failed" if error else "unfinished"
-    members = parse_json(folder / "stack.json", dict)
     return [
-        Result(i, folder, config, status, error=error, problems=problems)
-        for i, config in members.items()
+        Result(i, files.folder, config, status, error=error, problems=problems)
+        for i, config in files.read_settings().items()
     ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from longtail.report.groups import Group, drop_first_task, paired_runs
 from longtail.report.results import Result, TaskScores
 from longtail.report.statistics import band
+from longtail.runs.files import RunFiles
 
 BINS = 24
 HEAT_TASKS, HEAT_ROWS = 120, 120
@@ -78,7 +79,7 @@ def _retention(run: Result) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         index = np.arange(len(s.own) - 1)
         return len(s.own) - 1 - index, (s.last - s.own)[index], weights[index]
     ages, changes, counts = [], [], []
-    for learned, index, values in run.evaluations():
+    for learned, index, values in RunFiles(run.folder).read_evaluations():
         old = index < learned
         if old.any():
             ages.append(learned - index[old])
@@ -120,7 +121,7 @@ def heat(run: Result, scale: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     starts = np.unique(np.linspace(0, count, min(count, HEAT_TASKS), endpoint=False).astype(int))
     keep = set(s.after[_thin(len(s.after), HEAT_ROWS)].tolist())
     after, rows = [], []
-    for learned, index, values in run.evaluations():
+    for learned, index, values in RunFiles(run.folder).read_evaluations():
         if learned + 1 in keep and len(index) > min(learned, count - 1):
             total, n = np.zeros(count), np.zeros(count)
             total[index], n[index] = np.nan_to_num(values), np.isfinite(values)

@@ -34,7 +34,7 @@ class Moment:
 
 
 class Reporter:
-    """Says nothing; the base of those that do."""
+    """Shows warnings and nothing else; every other reporter overrides what it shows."""
 
     every = math.inf
 

@@ -1,35 +1,218 @@
-"""One process's share of a run: from the snapshot it found to the end, or to a signal."""
+"""One process's share of a run: claim its folder, train from the snapshot there, write results."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
+import torch
+from torch import nn
 
 from longtail.metrics import ScoreMatrix, curve
-from longtail.runs.progress import Moment, Reporter, Ticker, finite
-from longtail.runs.snapshot import Snapshots, generator_state, set_generator_state
-from longtail.support.devices import hardware
-from longtail.support.files import naming, write_atomic, write_json
+from longtail.runs.build import build_run, build_stack
+from longtail.runs.config import RunConfig
+from longtail.runs.files import Journal, RunFiles, StackFiles
+from longtail.runs.progress import Moment, Reporter, Ticker
+from longtail.runs.progress import reporter as choose_reporter
+from longtail.runs.snapshot import (
+    Snapshots,
+    generator_state,
+    seed_generators,
+    set_generator_state,
+)
+from longtail.runs.summary import run_summary, stack_summaries
+from longtail.runs.values import first_difference
+from longtail.support.devices import choose_device, hardware
+from longtail.support.files import FolderLock
 from longtail.support.machine import now, versions
+from longtail.support.random import derive
 from longtail.support.signals import Stopped, StopRequest
 from longtail.training import Interrupted, Run, train
 
 PARTIAL_SECONDS = 10.0  # least time between two writings of a stack's scores
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run is trained and shown; none of it changes a score.
+
+    Args:
+        device: ``cpu``, ``cuda``, ``cuda:1``, ...; ``auto`` is a GPU where there is one.
+        threads: CPU threads; None leaves torch's own choice.
+        snapshot_minutes: least time between snapshots; 0 writes one after every step.
+        quiet: print only warnings and errors.
+        json: print JSON lines.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    snapshot_minutes: float = 2.0
+    quiet: bool = False
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
+
+
+def train_run(
+    config: RunConfig,
+    out: str | Path,
+    options: RunOptions | None = None,
+    *,
+    reporter: Reporter | None = None,
+    on_step: Callable[[Run], None] | None = None,
+) -> dict[str, Any]:
+    """Train ``config`` in the folder ``out``, or go on with it, or do nothing if it is finished.
+
+    Args:
+        reporter: told how it goes, in place of the one that ``options`` ask for.
+        on_step: called after every step.
+
+    Returns:
+        The content of summary.json.
+
+    Raises:
+        ValueError: the folder holds another configuration or cannot be made, or a living process
+            holds it.
+        Stopped: a signal came; the state is saved.
+    """
+    options = options or RunOptions()
+    files, settings = RunFiles(Path(out)), config.as_dict()
+    tell = reporter or choose_reporter(options.quiet, options.json)
+    place = choose_device(options.device)
+    with _held(files, settings):
+        if files.result.exists():
+            result = _known_summary(files)
+        else:
+            with _threads(options.threads):
+                seed_generators(derive(config.seed, "run"))
+                run = build_run(config, place)
+                session = Session(run, files, settings, tell, options.snapshot_minutes)
+                session.train(_title(config), on_step)
+                result = run_summary(run, config)
+                files.write_weights(_weights(run.model))
+                session.write_timing()
+                files.write_summary(result)
+    tell.finish(result, str(out))
+    return result
+
+
+def train_stack(
+    configs: Sequence[RunConfig],
+    out: str | Path,
+    options: RunOptions | None = None,
+    *,
+    reporter: Reporter | None = None,
+    on_step: Callable[[Run], None] | None = None,
+) -> list[dict[str, Any]]:
+    """As `train_run`, for configs with one `stack_key`, trained as one program.
+
+    Returns:
+        The content of runs.json: id, config and summary of each config, in their order.
+    """
+    options = options or RunOptions()
+    files, settings = StackFiles(Path(out)), {config.id: config.as_dict() for config in configs}
+    tell = reporter or choose_reporter(options.quiet, options.json)
+    place = choose_device(options.device)
+    with _held(files, settings):
+        if files.result.exists():
+            return files.read_runs()
+        with _threads(options.threads):
+            seed_generators(derive(configs[0].seed, "run"))
+            stack = build_stack(configs, place)
+            ids = {"runs": list(settings)}
+            session = Session(stack.run, files, ids, tell, options.snapshot_minutes)
+            session.train(f"{len(configs)} runs of {configs[0].benchmark}", on_step)
+            result, arrays = stack_summaries(stack)
+            files.write_scores(arrays)
+            session.write_timing()
+            files.write_runs(result)
+            files.partial.unlink(missing_ok=True)
+    return result
+
+
+@contextmanager
+def _held(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Within ``with``, the folder is this process's and holds these settings.
+
+    A new folder is left as it was where anything goes wrong before training begins.
+    """
+    made = not files.folder.exists()
+    with FolderLock(files.folder):
+        new = {path.name for path in files.folder.iterdir()} <= {files.lock.name}
+        try:
+            _claim(files, settings)
+            yield
+        except Exception:
+            if new and not files.tasks.exists():
+                files.settings.unlink(missing_ok=True)
+                files.lock.unlink(missing_ok=True)
+                if made:
+                    with suppress(OSError):  # a file of somebody else's: the folder stays
+                        files.folder.rmdir()
+            raise
+
+
+def _claim(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> None:
+    """Write the settings into a new folder; refuse one that was started with others."""
+    if not files.settings.exists() or not files.begun():
+        files.write_settings(settings)  # those whose benchmark could not be built bind nobody
+        return
+    try:
+        difference = first_difference(files.read_settings(), settings)
+    except ValueError as error:
+        raise ValueError(f"{files.folder}: {error}") from None
+    if difference:
+        key, there, here = difference
+        raise ValueError(
+            f"{files.folder} holds another configuration: {key} is {there!r} there and {here!r} "
+            "here; choose another --out or the same settings"
+        )
+
+
+def _known_summary(files: RunFiles) -> dict[str, Any]:
+    """The summary of a finished run."""
+    try:
+        return files.read_summary()
+    except ValueError as error:
+        text = f"{files.folder}: {error}; delete this file and the last snapshot gives it anew"
+        raise ValueError(text) from None
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _title(config: RunConfig) -> str:
+    return f"{config.benchmark}, {config.method}, {config.optimizer}, seed {config.seed}"
+
+
+def _weights(model: nn.Module) -> bytes:
+    # Copies: tied weights share memory, which safetensors would refuse to write.
+    state = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}
+    return safetensors.torch.save(state, metadata={"format": "pt"})
+
+
 class Session:
-    """Trains ``run`` in the folder ``out``, having loaded the last snapshot where there is one.
+    """Trains a run in its folder, having loaded the last snapshot where there is one.
 
     Args:
         run: freshly built.
-        out: the folder, held by this process.
+        files: of its folder, which is held by this process.
         config: plain settings that a snapshot must agree with.
         tell: shown progress and warnings.
         minutes: least time between snapshots.
@@ -38,16 +221,16 @@ class Session:
     def __init__(
         self,
         run: Run,
-        out: Path,
+        files: RunFiles | StackFiles,
         config: Mapping[str, Any],
         tell: Reporter,
         minutes: float,
     ) -> None:
-        self.run, self.out, self.tell = run, out, tell
-        self.snapshots = Snapshots(out / "snapshot", minutes, config, warn=tell.warn)
+        self.run, self.files, self.tell = run, files, tell
+        self.snapshots = Snapshots(files.snapshots, minutes, config, warn=tell.warn)
         # A stack's scores are arrays; they stay in the matrix, thus in the snapshot. Beside it,
         # now and then, in a file of their own: a snapshot is large, and they may be all one wants.
-        self.journal = Journal(out / "scores.jsonl") if isinstance(run.seed, int) else None
+        self.journal = Journal(files.scores) if isinstance(files, RunFiles) else None
         self.kept = time.monotonic()
         self.begin = time.monotonic()
         self.seconds, self.sessions, self.started = 0.0, 0, now()
@@ -59,7 +242,8 @@ class Session:
     def train(self, title: str, on_step: Callable[[Run], None] | None = None) -> None:
         run = self.run
         ticker = Ticker(self.tell, self._moment)
-        write_json(self.out / "tasks.json", _tasks(run))
+        sequence = run.sequence
+        self.files.write_tasks(sequence.names, sequence.train_sizes, sequence.test_sizes)
         self.tell.start(title, len(run.sequence), run.position.task if self.resumed else None)
         with StopRequest() as request:
 
@@ -78,7 +262,7 @@ class Session:
                 self.save()
                 self.write_timing()
                 text = f"stopped at task {run.position.task} of {len(run.sequence)}"
-                text += f"; the same command goes on from there ({self.out})"
+                text += f"; the same command goes on from there ({self.files.folder})"
                 raise Stopped(text, request.code) from None
             finally:
                 self.tell.close()
@@ -112,9 +296,9 @@ class Session:
             "versions": versions(),
             "hardware": hardware(self.run.device),
             # seen from this one: where relative paths in the settings begin
-            "directory": os.path.relpath(Path.cwd(), self.out.resolve()),
+            "directory": os.path.relpath(Path.cwd(), self.files.folder.resolve()),
         }
-        write_json(self.out / "timing.json", content)
+        self.files.write_timing(content)
 
     def _resume(self) -> bool:
         state = self.snapshots.load(self._usable)
@@ -138,9 +322,16 @@ class Session:
             self.journal.append(after, tasks, scores)
         if len(tasks) == after + 1:
             self.tell.evaluation(after, running_rp(run.matrix))
-            if self.journal is None and time.monotonic() - self.kept > PARTIAL_SECONDS:
-                write_partial(self.out, run.matrix)
-                self.kept = time.monotonic()
+            if isinstance(self.files, StackFiles):
+                self._keep_partial(self.files, run.matrix)
+
+    def _keep_partial(self, files: StackFiles, matrix: ScoreMatrix) -> None:
+        """Write a stack's scores so far, now and then."""
+        if time.monotonic() - self.kept > PARTIAL_SECONDS:
+            after, points = curve(matrix)
+            arrays = {name: getattr(matrix, name) for name in ("own", "best", "last")}
+            files.write_partial({"after": after, "curve": points, **arrays})
+            self.kept = time.monotonic()
 
     def _moment(self) -> tuple[Moment, float]:
         run = self.run
@@ -160,56 +351,8 @@ class Session:
         return self.seconds + time.monotonic() - self.begin
 
 
-class Journal:
-    """scores.jsonl: appended to, and cut back to what a snapshot knows."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = 0
-
-    def on_disk(self) -> int:
-        return self.path.stat().st_size if self.path.exists() else 0
-
-    def cut(self, size: int) -> None:
-        """Forget what was written after the state that training goes on from."""
-        with open(self.path, "ab") as file:
-            file.truncate(size)
-        self.size = size
-
-    def append(self, after: int, tasks: range, scores: np.ndarray) -> None:
-        values = dict(zip(map(str, tasks), scores.tolist(), strict=True))
-        line = json.dumps({"after": after, "scores": finite(values)}) + "\n"
-        with naming(self.path), open(self.path, "ab") as file:
-            self.size += file.write(line.encode())
-
-    def sync(self) -> None:
-        with naming(self.path), open(self.path, "ab") as file:
-            os.fsync(file.fileno())
-
-
-def write_partial(out: Path, matrix: ScoreMatrix) -> None:
-    """partial.npz: what a stack scored so far, arrays [P, S, T] and the curve [P, S, E].
-
-    Tasks up to the last of `after` have all been evaluated then; later ones are NaN.
-    """
-    after, points = curve(matrix)
-    file = io.BytesIO()
-    arrays = {name: getattr(matrix, name) for name in ("own", "best", "last")}
-    np.savez(file, after=after, curve=points, **arrays)
-    write_atomic(out / "partial.npz", file.getvalue())
-
-
 def running_rp(matrix: ScoreMatrix) -> float | None:
     """Mean of the latest scores of the tasks seen so far, weighted by test size, over replicas."""
     last = matrix.last if matrix.last.ndim == 1 else matrix.last.reshape(-1, len(matrix)).mean(0)
     seen = ~np.isnan(last) & (matrix.test_sizes > 0)
     return float(np.average(last[seen], weights=matrix.test_sizes[seen])) if seen.any() else None
-
-
-def _tasks(run: Run) -> dict[str, Any]:
-    sequence = run.sequence
-    return {
-        "names": [str(name) for name in sequence.names],
-        "train_sizes": np.asarray(sequence.train_sizes).tolist(),
-        "test_sizes": np.asarray(sequence.test_sizes).tolist(),
-    }

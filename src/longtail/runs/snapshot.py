@@ -122,10 +122,6 @@ class Snapshots:
         """Published snapshots, oldest first; temporary files of a dead process do not count."""
         return sorted(self.folder.glob("[0-9]*-*.pt"))
 
-    def clear(self) -> None:
-        for path in (*self.files(), *self.folder.glob("*.tmp")):
-            path.unlink(missing_ok=True)
-
     def _write(self, content: dict[str, Any], number: int) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.folder / "writing.tmp"

@@ -1,11 +1,10 @@
-"""`longtail study`: plan, execute what is not finished, report."""
+"""`longtail study`: plan, train what is not finished, report."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,60 +14,109 @@ from rich.table import Table
 from rich.text import Text
 
 from longtail.report.reading import read_plan
+from longtail.runs.files import StudyFiles
 from longtail.runs.loggers import require
-from longtail.study import workers as preload
 from longtail.study.display import Overview, overview
-from longtail.study.file import Planned, Study, expand, matching, read
-from longtail.study.jobs import Job, Options, finished_ids, make_jobs, name
-from longtail.study.schema import check_report
-from longtail.support.files import FolderLock, write_atomic, write_json
+from longtail.study.estimate import estimate
+from longtail.study.expand import Planned, expand, matching
+from longtail.study.file import Study, check_report, read_study
+from longtail.study.jobs import Job, JobOptions, finished_ids, make_jobs, name
+from longtail.study.local import train_jobs_here, train_jobs_in_processes
+from longtail.study.ray_engine import train_jobs_on_ray
+from longtail.support.files import FolderLock
 
 MOST_SHOWN = 200
 
 
-def run(args: argparse.Namespace, command: str) -> int:
+@dataclass(frozen=True)
+class StudyOptions:
+    """What is asked of a study.
+
+    Args:
+        file: the study file.
+        out: the study's folder; `runs/<name of the study>` where none is given.
+        seeds: other seeds than the file's.
+        only: conditions that the runs to train meet.
+        dry_run: print the runs and train nothing.
+        engine: `local` or `ray`.
+        processes: how many of them share the work on this machine.
+        address: of a Ray cluster; None starts one here.
+        storage: of Ray's workers: `shared` or `fetch`.
+        jobs: how each job is trained.
+        report: write tables and page at the end.
+        command: the command line, for the report's provenance.
+        json: print JSON lines.
+        quiet: print only warnings and errors.
+
+    Raises:
+        ValueError: for what every job would otherwise fail with, one after the other.
+    """
+
+    file: Path
+    out: Path | None = None
+    seeds: str | None = None
+    only: tuple[str, ...] = ()
+    dry_run: bool = False
+    engine: str = "local"
+    processes: int = 1
+    address: str | None = None
+    storage: str = "shared"
+    jobs: JobOptions = field(default_factory=JobOptions)
+    report: bool = True
+    command: str = "longtail study"
+    json: bool = False
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise ValueError(f"--jobs must be at least 1, got {self.processes}")
+        minutes = self.jobs.snapshot_minutes
+        if not minutes >= 0:  # NaN neither
+            raise ValueError(f"--snapshot-minutes must not be negative, got {minutes}")
+        if self.engine != "ray" and (self.address is not None or self.storage != "shared"):
+            raise ValueError("--address and --storage are for --engine ray")
+        if self.engine == "ray" and find_spec("ray") is None:
+            raise ValueError("The Ray engine needs Ray: pip install 'longtail[ray]'")
+        for tool in self.jobs.log:
+            require(tool)
+
+
+def run_study(options: StudyOptions) -> int:
     """Exit code 0 when all wanted runs are finished, 1 when one failed."""
-    _check_flags(args)
-    study = read(args.file, args.seeds)
+    study = read_study(options.file, options.seeds)
     planned = expand(study)
     check_report(study.report, [run.labels for run in planned])
-    wanted = matching(planned, args.only)
+    wanted = matching(planned, options.only)
     if not wanted:
-        raise ValueError(f"no run of {args.file} matches {' '.join(args.only)}")
-    out = args.out or Path("runs") / study.name
-    before = read_plan(out, [])
+        raise ValueError(f"no run of {options.file} matches {' '.join(options.only)}")
+    files = StudyFiles(options.out or Path("runs") / study.name)
+    before = read_plan(files.folder, [])
     earlier = before.get("stacks", {})
     jobs = make_jobs(
-        wanted, out, stack=study.stack, earlier=earlier, device=args.device, workers=args.jobs
+        wanted,
+        files.folder,
+        stack=study.stack,
+        earlier=earlier,
+        device=options.jobs.device,
+        workers=options.processes,
     )
-    if args.dry_run:
-        return dry_run(study, wanted, jobs, out, args)
-    with FolderLock(out):
-        write_atomic(out / "study.toml", args.file.read_bytes())  # which it may be itself
-        listed = with_earlier(study, planned, before, finished_ids(out))
-        plan = make_plan(study, args.file, listed, jobs, earlier)
-        write_json(out / "plan.json", {**plan, "command": command})
+    if options.dry_run:
+        show_plan(wanted, jobs, files.folder, options)
+        return 0
+    with FolderLock(files.folder):
+        files.write_study(options.file.read_bytes())  # which it may be itself
+        listed = with_earlier(study, planned, before, finished_ids(files.folder))
+        plan = make_plan(study, options.file, listed, jobs, earlier)
+        files.write_plan({**plan, "command": options.command})
         done = len(wanted) - sum(len(job.configs) for job in jobs)
-        if len(jobs) < 2:
-            preload.dismiss()  # there is no work for several processes
-        shown = overview(jobs, done, quiet=args.quiet, as_json=args.json)
+        shown = overview(jobs, done, quiet=options.quiet, as_json=options.json)
         if jobs:
-            execute_jobs(jobs, out, study, args, shown)
-    return conclude(out, shown, args)
-
-
-def _check_flags(args: argparse.Namespace) -> None:
-    """Refuses here what every job would otherwise fail with, one after the other."""
-    if args.jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
-    if not args.snapshot_minutes >= 0:
-        raise ValueError(f"--snapshot-minutes must not be negative, got {args.snapshot_minutes}")
-    if args.engine != "ray" and (args.address is not None or args.storage != "shared"):
-        raise ValueError("--address and --storage are for --engine ray")
-    if args.engine == "ray" and find_spec("ray") is None:
-        raise ValueError("The Ray engine needs Ray: pip install 'longtail[ray]'")
-    for tool in args.log:
-        require(tool)
+            with shown:
+                train_jobs(jobs, files.folder, study.resources, options, shown)
+    failed = show_end(files.folder, shown, options)
+    if options.report:
+        write_report(files.folder, options)
+    return 1 if failed else 0
 
 
 def with_earlier(
@@ -102,62 +150,52 @@ def make_plan(
     }
 
 
-def execute_jobs(
-    jobs: list[Job], out: Path, study: Study, args: argparse.Namespace, shown: Overview
+def train_jobs(
+    jobs: list[Job],
+    out: Path,
+    resources: dict[str, float],
+    options: StudyOptions,
+    shown: Overview,
 ) -> None:
-    cpus = study.resources.get("cpus")
-    options = Options(
-        args.device, max(1, int(cpus)) if cpus else None, args.snapshot_minutes, tuple(args.log)
-    )
-    with shown:
-        if args.engine == "ray":
-            from longtail.study.ray_engine import run_ray
-
-            run_ray(
-                jobs,
-                out,
-                options,
-                shown,
-                study.resources,
-                address=args.address,
-                storage=args.storage,
-            )
-        elif args.jobs > 1 and len(jobs) > 1:
-            from longtail.study.local import run_local
-
-            run_local(jobs, out, options, shown, args.jobs)
-        else:
-            from longtail.study.local import run_here
-
-            run_here(jobs, out, options, shown)
+    """Trains all jobs where the options say."""
+    cpus = resources.get("cpus")
+    how = replace(options.jobs, threads=max(1, int(cpus)) if cpus else None)
+    if options.engine == "ray":
+        address, storage = options.address, options.storage
+        train_jobs_on_ray(jobs, out, how, shown, resources, address=address, storage=storage)
+    elif options.processes > 1 and len(jobs) > 1:
+        train_jobs_in_processes(jobs, out, how, shown, options.processes)
+    else:
+        train_jobs_here(jobs, out, how, shown)
 
 
-def conclude(out: Path, shown: Overview, args: argparse.Namespace) -> int:
-    """The summary, the failures and the report."""
+def show_end(out: Path, shown: Overview, options: StudyOptions) -> bool:
+    """Prints what failed and how many runs were computed; whether any failed."""
     failed = [(job, s) for job in shown.jobs if (s := shown.states[job.id]).status == "failed"]
-    if not args.json:
+    if not options.json:
         for job, state in failed:
-            where = out / job.folder / "error.json"
+            where = job.files(out).error
             print(f"longtail: {job.name} failed: {state.error} ({where})", file=sys.stderr)
-        if not args.quiet:
+        if not options.quiet:
             print(shown.summary())
-    if not args.no_report:
-        from longtail.report.command import show, write
-        from longtail.report.results import load
-
-        results = load(out)
-        written = write(results, out)
-        if not args.json:
-            show(results, {} if args.quiet else written, Console(), quiet=args.quiet)
-    return 1 if failed else 0
+    return bool(failed)
 
 
-def dry_run(
-    study: Study, wanted: list[Planned], jobs: list[Job], out: Path, args: argparse.Namespace
-) -> int:
-    """Every run with its id and state, then what executing the rest would take."""
+def write_report(out: Path, options: StudyOptions) -> None:
+    """Writes tables, figures and the page into the study's folder, and shows the table."""
+    from longtail.report.command import show, write
+    from longtail.report.results import load
+
+    results = load(out)
+    written = write(results, out)
+    if not options.json:
+        show(results, {} if options.quiet else written, Console(), quiet=options.quiet)
+
+
+def show_plan(wanted: list[Planned], jobs: list[Job], out: Path, options: StudyOptions) -> None:
+    """Prints every run with its id and state, then what training the rest would take."""
     of = {config.id: job for job in jobs for config in job.configs}
-    if args.json:
+    if options.json:
         for run in wanted:
             job = of.get(run.id)
             entry = {
@@ -167,7 +205,7 @@ def dry_run(
                 "finished": run.id not in of,
             }
             print(json.dumps({**entry, "folder": job.folder if job else None}))
-        return 0
+        return
     table = Table(box=None, pad_edge=False)
     for head in ("id", "run", "state"):
         table.add_column(head)
@@ -183,8 +221,5 @@ def dry_run(
     count = sum(len(job.configs) for job in jobs)
     text = f"{len(wanted)} runs, {len(wanted) - count} finished; to do: {count} runs in {stacks} "
     console.print(Text(text + f"stacks and {len(jobs) - stacks} single runs, below {out}"))
-    if jobs and not args.quiet:
-        from longtail.study.estimate import estimate
-
-        console.print(Text(estimate(jobs, args.jobs, args.device)))
-    return 0
+    if jobs and not options.quiet:
+        console.print(Text(estimate(jobs, options.processes, options.jobs.device)))

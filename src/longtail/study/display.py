@@ -33,7 +33,7 @@ class State:
 
 
 class Overview:
-    """Counts; those that show something build on it."""
+    """Keeps the state of every job and shows nothing; every other overview overrides `show`."""
 
     def __init__(self, jobs: Sequence[Job], finished: int) -> None:
         self.jobs, self.already = list(jobs), finished

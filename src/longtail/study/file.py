@@ -1,4 +1,4 @@
-"""A study file: what it may say, and the runs it stands for.
+"""A study file: what it may say. Every key is known and every value of its type, or refused.
 
     name = "my_study"                       # default: the file's name
     benchmark = "synthetic"
@@ -41,16 +41,35 @@ computes only what is new.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longtail.report.labelling import label_names
-from longtail.runs.config import POLICY_FIELDS, RunConfig, flatten, options, read_toml, resolve
-from longtail.runs.values import parse, unknown
-from longtail.study.schema import check_method_settings, checked
+from longtail.report import checks, paper
+from longtail.report.groups import measured
+from longtail.report.labelling import RESERVED
+from longtail.runs.config import POLICY_FIELDS, method_names, read_toml
+from longtail.runs.values import check, flatten, unknown
+
+KEYS: dict[str, Any] = {
+    "name": str, "benchmark": str, "methods": Any, "optimizers": list[str], "seeds": Any,
+    "stack": bool, "data": dict, "train": dict, "method": dict, "grid": dict, "policies": Any,
+    "select": dict, "resources": dict, "report": dict,
+}  # fmt: skip
+TABLES: dict[str, dict[str, Any]] = {
+    "select": {"key": str},
+    "resources": {"cpus": float, "gpus": float},
+    "report": {
+        "title": str, "paper": str, "unit": str, "metrics": list[str], "further": list[str],
+        "index": list[str], "columns": str, "pair": tuple[str, str], "checks": list[str],
+    },
+}  # fmt: skip
+ROW_KEYS = ("name", "optimizer", "methods", *POLICY_FIELDS)
+# What names a run has keys of its own, in the plural, and is not for [grid].
+PLURALS = {"seed": "seeds", "method": "methods", "optimizer": "optimizers"}
 
 
 @dataclass(frozen=True)
@@ -71,21 +90,9 @@ class Study:
     report: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Planned:
-    """One run of a study: its settings, and what the study calls it."""
-
-    config: RunConfig
-    labels: dict[str, Any]
-
-    @property
-    def id(self) -> str:
-        return self.config.id
-
-
-def read(path: Path, seeds: str | None = None) -> Study:
+def read_study(path: Path, seeds: str | None = None) -> Study:
     """Reads a study file; `ValueError` names what is wrong with it."""
-    tree = checked(read_toml(path))
+    tree = _checked(read_toml(path))
     if "benchmark" not in tree:
         raise ValueError(f"{path} names no benchmark")
     study = Study(
@@ -139,98 +146,117 @@ def _listed_seeds(value: Any) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def expand(study: Study) -> list[Planned]:
-    """The runs, in the order of the file: policies, methods and grid outside, seeds inside."""
-    check_method_settings(study.benchmark, study.methods, study.method_settings, study.grid)
-    found: dict[str, Planned] = {}
-    for method in study.methods:
-        for policy in _policies_of(study, method):
-            for config, labels in _combinations(study, method, policy):
-                first = resolve(study.benchmark, flags=config)
-                for seed in study.seeds:
-                    planned = Planned(replace(first, seed=seed), labels)
-                    other = found.setdefault(planned.id, planned).labels["policy"]
-                    if other != labels["policy"]:  # one of them would not be in the table
-                        names = f"{other!r} and {labels['policy']!r}"
-                        raise ValueError(f"{names} of [[policies]] do the same for {method}")
-    return list(found.values())
+def _checked(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a study file with all of its keys known and its values of their types.
+
+    Raises:
+        ValueError: names the key and the value that are wrong.
+    """
+    found = _table(tree, KEYS, "", "key of a study file")
+    for name, types in TABLES.items():
+        if name in found:
+            found[name] = _table(found[name], types, f"{name}.", f"key of [{name}]")
+    for key, value in found.get("resources", {}).items():
+        if not 0 <= value < math.inf or (key == "cpus" and value == 0):  # NaN neither
+            raise ValueError(f"resources.{key} must be above zero, got {value!r}")
+    methods = found.get("methods", ["finetune"])
+    if not _texts(methods):
+        hint = "; settings of methods go into [method]" if isinstance(methods, dict) else ""
+        raise ValueError(f"methods must be a list of names, got {methods!r}{hint}")
+    found["grid"] = _grid(found.get("grid", {}))
+    if "key" in found.get("select", {}):
+        found["select"]["key"] = _plural(found["select"]["key"])
+    if "optimizers" in found and not found["optimizers"]:
+        raise ValueError("optimizers must be a list of names, got []")
+    return {**found, "methods": methods, "policies": _policies(found, methods)}
 
 
-def _policies_of(study: Study, method: str) -> Iterable[dict[str, Any]]:
-    """Rows for this method; multi-task training has one task, so its policies are all the same."""
-    rows = [r for r in study.policies if method in r.get("methods", study.methods)]
-    named = [r for r in rows if "methods" in r]
-    if method != "multitask" or named:
-        return named if method == "multitask" else rows
-    return [{"name": "reset", "optimizer": "reset"}]
-
-
-def _combinations(
-    study: Study, method: str, policy: Mapping[str, Any]
-) -> Iterable[tuple[dict[str, Any], dict[str, Any]]]:
-    optimizer = policy.get("optimizer", "continual")
-    known = {o.key for o in options(study.benchmark, method, optimizer)}
-    fixed = {"method": method, "optimizer": optimizer, **study.fixed}
-    fixed |= {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
-    fixed |= _settings_of(study, method, known)
-    labels: dict[str, Any] = {"method": method, "policy": str(policy["name"]), **_labels(policy)}
-    # A method without the setting (finetune and a buffer's size) has one run, not several.
-    grid = {k: v for k, v in study.grid.items() if k in known or not k.startswith("methods.")}
-    names = label_names(list(study.grid), {k for row in study.policies for k in _labels(row)})
-    for values in itertools.product(*grid.values()):
-        chosen = dict(zip(grid, values, strict=True))
-        named = {names[k]: v for k, v in chosen.items()}
-        yield {**fixed, **chosen}, {**labels, **named}
-
-
-def _labels(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row of [[policies]] adds to the table, beside its name."""
-    used = ("name", "optimizer", "methods", "beta3", "boundary")
-    labels = {k: v for k, v in policy.items() if k not in used}
-    return {**labels, "lr_adjust": policy["beta3"] > 0} if "beta3" in policy else labels
-
-
-def _settings_of(study: Study, method: str, known: set[str]) -> dict[str, Any]:
+def _table(tree: Mapping[str, Any], types: Mapping[str, Any], prefix: str, kind: str) -> dict:
     found = {}
-    for key, value in study.method_settings.items():
-        if not isinstance(value, dict):
-            if f"methods.{key}" in known:
-                found[f"methods.{key}"] = value
-        elif key == method:
-            found |= {f"methods.{k}": v for k, v in value.items()}
+    for key, value in tree.items():
+        if key not in types:
+            raise ValueError(f"{prefix}{key} = {value!r}: {unknown(kind, key, types)}")
+        if types[key] is dict and not isinstance(value, dict):
+            raise ValueError(f"{key} must be a table, as [{key}] begins one, got {value!r}")
+        found[key] = value if types[key] is dict else check(value, types[key], f"{prefix}{key}")
     return found
 
 
-def matching(runs: list[Planned], conditions: list[str]) -> list[Planned]:
-    """Runs that meet all of `key=value[,value...]`; keys are labels, seed, or dotted settings."""
-    named = [(run, _named(run)) for run in runs] if conditions else []
-    left = runs
-    for text in conditions:
-        key, equals, wanted = text.partition("=")
-        key = key.strip()
-        if not equals:
-            raise ValueError(f"--only takes key=value, got {text!r}")
-        if runs and not any(key in names for _, names in named):
-            raise unknown("key of --only", key, {k for _, names in named for k in names})
-        if key == "seed":
-            values = {str(s) for s in parse_seeds(wanted)}  # a range may be wider than the study's
-        else:
-            known = {str(names.get(key)) for _, names in named}
-            values = {_meant(value.strip(), key, known) for value in wanted.split(",")}
-        chosen = {run.id for run, names in named if str(names.get(key)) in values}
-        left = [run for run in left if run.id in chosen]
-    return left
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
 
 
-def _meant(value: str, key: str, known: set[str]) -> str:
-    """The one of `known` that a value written on the command line stands for."""
-    if value in known:
-        return value
-    parsed = str(parse(value))  # 1e-3 is 0.001, and true is True
-    if known and parsed not in known:
-        raise unknown(f"{key} of --only", value, known)
-    return parsed
+def _policies(tree: Mapping[str, Any], methods: Sequence[str]) -> list[dict[str, Any]]:
+    """Named rows: those of [[policies]], else one for every optimizer policy."""
+    rows = tree.get("policies")
+    if rows is None:
+        return [{"name": o, "optimizer": o} for o in tree.get("optimizers", ["continual", "reset"])]
+    if "optimizers" in tree:
+        raise ValueError("optimizers and [[policies]]: a study has one of them, not both")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"policies must be rows, each begun by [[policies]], got {rows!r}")
+    for row in rows:
+        _row(row, methods)
+    names = [row["name"] for row in rows]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"two rows of [[policies]] are called {twice!r}")
+    return list(rows)
 
 
-def _named(run: Planned) -> dict[str, Any]:
-    return {**flatten(run.config.as_dict()), **run.labels, "seed": run.config.seed}
+def _row(row: Mapping[str, Any], methods: Sequence[str]) -> None:
+    if "name" not in row:
+        raise ValueError(f"a row of [[policies]] has no name: {row}")
+    for key, value in row.items():  # other keys are columns of the table, unless they look like one
+        near = difflib.get_close_matches(key, ROW_KEYS, n=1, cutoff=0.75)
+        if key not in ROW_KEYS and near:
+            raise ValueError(
+                f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
+                f"did you mean {near[0]!r}?"
+            )
+        if key in RESERVED or measured(key):
+            raise ValueError(
+                f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
+                "a table has another column of this name"
+            )
+    check(row.get("optimizer", ""), str, f"optimizer of the row {row['name']!r}")
+    check(row.get("beta3", 0.0), float, f"beta3 of the row {row['name']!r}")
+    only = row.get("methods", list(methods))
+    if not _texts(only):
+        raise ValueError(
+            f"methods of the row {row['name']!r} must be a list of names, got {only!r}"
+        )
+    for method in only:
+        if method not in methods and method not in method_names():
+            raise unknown(f"method of the row {row['name']!r}", method, methods)
+
+
+def _grid(tree: Mapping[str, Any]) -> dict[str, list[Any]]:
+    found = {_plural(key): values for key, values in flatten(tree).items()}
+    for key, values in found.items():
+        if key in PLURALS:
+            raise ValueError(f"grid.{key} = {values!r}: give {PLURALS[key]} at the top of the file")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"grid.{key} must be a list of values, got {values!r}")
+    return found
+
+
+def _plural(key: str) -> str:
+    """The table of a run is called methods, that of a study [method]: both are understood."""
+    return f"methods.{key.removeprefix('method.')}" if key.startswith("method.") else key
+
+
+def check_report(report: Mapping[str, Any], labels: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses what a report could not do, before hours of runs: `labels` are those of the runs."""
+    for name in report.get("checks", ()):
+        checks.lookup(name)
+    if "paper" in report:
+        paper.unit(report["paper"])
+    known = {key for row in labels for key in row} | {"tasks", "seeds"}
+    for key in (*report.get("index", ()), report.get("columns", "method")):
+        if key not in known:
+            raise unknown("label in [report]", key, known)
+    named = {str(row[key]) for row in labels for key in ("policy", "row") if key in row}
+    for policy in report.get("pair", ()):
+        if policy not in named:
+            raise unknown("policy in report.pair", policy, named)

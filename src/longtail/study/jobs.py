@@ -8,8 +8,8 @@ import gc
 import hashlib
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,15 @@ from typing import Any
 import torch
 
 from longtail import benchmarks
-from longtail.report.reading import read_entries
 from longtail.report.results import load
 from longtail.runs.config import RunConfig, stack_key, variant_key
-from longtail.runs.folder import execute, execute_stack
+from longtail.runs.files import RunFiles, StackFiles, StudyFiles
 from longtail.runs.loggers import logged
-from longtail.runs.progress import Reporter
-from longtail.study.file import Planned
+from longtail.runs.progress import Moment, Reporter
+from longtail.runs.session import RunOptions, train_run, train_stack
+from longtail.study.expand import Planned
 from longtail.study.logged import log_result
 from longtail.support.devices import choose_device, data_memory
-from longtail.support.files import parse_json, write_json
 from longtail.support.machine import commit
 
 
@@ -41,37 +40,30 @@ class Job:
 
     @property
     def stacked(self) -> bool:
-        return self.folder.startswith("stacks/")
+        return self.folder.startswith(f"{StudyFiles.STACKS}/")
+
+    def files(self, out: Path) -> RunFiles | StackFiles:
+        """Its files, where `out` is the study's folder."""
+        return StackFiles(out / self.folder) if self.stacked else RunFiles(out / self.folder)
 
 
 @dataclass(frozen=True)
-class Options:
-    """How jobs are executed; none of it changes a score."""
+class JobOptions(RunOptions):
+    """How a study's jobs are trained; none of it changes a score."""
 
-    device: str = "auto"
-    threads: int | None = None
-    snapshot_minutes: float = 2.0
     log: tuple[str, ...] = ()  # tools of `loggers`
 
 
 def finished_ids(out: Path) -> set[str]:
     """Ids of the runs that need not be computed again."""
     found = set()
-    for path in (*out.glob("runs/*/summary.json"), *out.glob("stacks/*/runs.json")):
+    for files in StudyFiles(out).finished():
         try:
-            found |= _ids(path)
+            found |= files.read_ids()
         except (OSError, ValueError) as error:
-            text = f"{path} cannot be read ({error}): what it stood for is not finished"
+            text = f"{files.result} cannot be read ({error}): what it stood for is not finished"
             print(f"longtail: {text}", file=sys.stderr)
     return found
-
-
-def _ids(path: Path) -> set[str]:
-    """Ids of the runs that a summary.json or a runs.json ends."""
-    if path.name == "runs.json":
-        return {entry["id"] for entry in read_entries(path)}
-    parse_json(path, dict)
-    return {path.parent.name}
 
 
 def make_jobs(
@@ -99,7 +91,7 @@ def make_jobs(
     missing = {run.id: run for run in runs if run.id not in done}
     jobs: list[Job] = []
     for identity, members in earlier.items():
-        begun = (out / "stacks" / identity / "snapshot").is_dir()
+        begun = StudyFiles(out).stack(identity).snapshots.is_dir()
         if begun and all(member in missing for member in members):
             jobs.append(_stack([missing.pop(member) for member in members], identity))
     single: list[Planned] = []
@@ -111,7 +103,7 @@ def make_jobs(
             jobs.append(_stack(group))
         else:
             single += group
-    jobs += [Job(run.id, f"runs/{run.id}", (run.config,), name(run)) for run in single]
+    jobs += [Job(run.id, f"{StudyFiles.RUNS}/{run.id}", (run.config,), name(run)) for run in single]
     order = {run.id: i for i, run in enumerate(runs)}
     return sorted(jobs, key=lambda job: order[job.configs[0].id])
 
@@ -167,7 +159,12 @@ def _stack(runs: list[Planned], identity: str | None = None) -> Job:
     identity = identity or hashlib.sha256(ids.encode()).hexdigest()[:12]
     configs = tuple(run.config for run in runs)
     methods = sorted({run.config.method for run in runs})
-    return Job(identity, f"stacks/{identity}", configs, f"{len(runs)} runs, {' '.join(methods)}")
+    return Job(
+        identity,
+        f"{StudyFiles.STACKS}/{identity}",
+        configs,
+        f"{len(runs)} runs, {' '.join(methods)}",
+    )
 
 
 def name(run: Planned) -> str:
@@ -176,37 +173,63 @@ def name(run: Planned) -> str:
     return f"{run.labels['method']} {run.labels['policy']}{rest}, seed {run.config.seed}"
 
 
-def perform(job: Job, out: Path, options: Options, tell: Reporter) -> str | None:
-    """Executes a job; an error is recorded in error.json and returned as one line.
+Send = Callable[[str, dict[str, Any]], None]
 
-    A request to stop (`Stopped`) passes through: the state is saved and the job is not failed.
+
+class Forward(Reporter):
+    """Passes what a run says on to the study's overview."""
+
+    every = 0.5
+
+    def __init__(self, send: Send) -> None:
+        self.send = send
+        self.rp: float | None = None
+
+    def update(self, moment: Moment) -> None:
+        self.send("progress", asdict(moment))
+
+    def warn(self, text: str) -> None:
+        self.send("warning", {"text": text})
+
+    def finish(self, summary: Any, out: str) -> None:
+        self.rp = summary.get("RP")
+
+
+def train_job(job: Job, out: Path, options: JobOptions, send: Send) -> None:
+    """Trains a job, wherever it is; its start, progress and end are sent on as they come.
+
+    An error is recorded in error.json and sent as one line. A request to stop (`Stopped`) passes
+    through: the state is saved and the job has not failed.
     """
-    folder = out / job.folder
+    send("start", {})
+    tell, files = Forward(send), job.files(out)
     commit()  # of the code that begins the run, whatever is checked out when it ends
     try:
-        keywords: dict[str, Any] = {
-            "device": options.device,
-            "threads": options.threads,
-            "snapshot_minutes": options.snapshot_minutes,
-        }
-        _clear_damaged(folder / ("runs.json" if job.stacked else "summary.json"))
+        _clear_damaged(files)
         if job.stacked:
-            entries = execute_stack(job.configs, folder, reporter=tell, **keywords)
-            found = [e["summary"].get("RP") for e in entries]
-            known = [rp for rp in found if rp is not None]
-            tell.finish({"RP": sum(known) / len(known) if known else None}, str(folder))
-            for run in load(folder).runs if options.log else ():
-                log_result(run, options.log, folder / "logs" / run.id)
+            _train_stack(job, files.folder, options, tell)
         else:
-            tell = logged(tell, options.log, job.configs[0], folder)
-            execute(job.configs[0], folder, reporter=tell, **keywords)
+            logging = logged(tell, options.log, job.configs[0], files.folder)
+            train_run(job.configs[0], files.folder, options, reporter=logging)
     except Exception as error:
-        record_failure(folder, f"{type(error).__name__}: {error}", traceback.format_exc())
-        return f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
+        files.record_failure(text, traceback.format_exc())
+        send("failed", {"error": text})
+        return
     finally:
         _free_memory()
-    (folder / "error.json").unlink(missing_ok=True)
-    return None
+    files.error.unlink(missing_ok=True)
+    send("finished", {"rp": tell.rp})
+
+
+def _train_stack(job: Job, folder: Path, options: JobOptions, tell: Reporter) -> None:
+    """Trains several runs as one program, and logs each from what it wrote."""
+    entries = train_stack(job.configs, folder, options, reporter=tell)
+    found = [e["summary"].get("RP") for e in entries]
+    known = [rp for rp in found if rp is not None]
+    tell.finish({"RP": sum(known) / len(known) if known else None}, str(folder))
+    for run in load(folder).runs if options.log else ():
+        log_result(run, options.log, folder / "logs" / run.id)
 
 
 def _free_memory() -> None:
@@ -220,16 +243,11 @@ def _free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _clear_damaged(path: Path) -> None:
+def _clear_damaged(files: RunFiles | StackFiles) -> None:
     """Removes an end mark that says nothing, which would keep the job from being done again."""
     try:
-        _ids(path)
+        files.read_ids()
     except FileNotFoundError:
         return
     except ValueError:
-        path.unlink()
-
-
-def record_failure(folder: Path, error: str, details: str = "") -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "error.json", {"error": error, "traceback": details})
+        files.result.unlink()

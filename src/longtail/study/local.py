@@ -1,105 +1,67 @@
-"""What executes a study's jobs: this process, or several processes on this machine.
+"""A study's jobs on this machine: in this process, or in several.
 
-An engine is a function `run(jobs, out, options, overview) -> None`. It reports every job's start,
+Either function reports every job's start,
 progress and end to the overview; a failed job does not stop the others. On Ctrl-C running jobs save
 their state, and `KeyboardInterrupt` is raised once they have.
+
+The processes are a small pool of our own, because `concurrent.futures` and loky lack three things
+that a study needs:
+
+- When a worker dies, both fail every job that is pending (`BrokenProcessPool`). Here the job it had
+  is recorded as failed, another worker takes its place and the other jobs go on.
+- Neither can ask a busy worker to stop. Here Ctrl-C reaches each running job, which then saves.
+- Neither brings back what a job says before it ends. Here every worker has a pipe for its progress.
+
+An executor of one process for each worker would mend only the first of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from longtail.optim.kernels import fused_cuda_module
-from longtail.runs.progress import Moment, Reporter
-from longtail.study import workers as preload
 from longtail.study.display import Overview
-from longtail.study.jobs import Job, Options, perform, record_failure
-from longtail.support.devices import choose_device
+from longtail.study.jobs import Job, JobOptions, train_job
 from longtail.support.machine import usable_cores
-
-Send = Callable[[str, dict[str, Any]], None]
-
-
-class Forward(Reporter):
-    """Passes what a run says on to the study's overview."""
-
-    every = 0.5
-
-    def __init__(self, send: Send) -> None:
-        self.send = send
-        self.rp: float | None = None
-
-    def update(self, moment: Moment) -> None:
-        self.send("progress", asdict(moment))
-
-    def warn(self, text: str) -> None:
-        self.send("warning", {"text": text})
-
-    def finish(self, summary: Any, out: str) -> None:
-        self.rp = summary.get("RP")
+from longtail.support.signals import SIGNALS
 
 
-def attempt(job: Job, out: Path, options: Options, send: Send) -> None:
-    """One job from start to end, wherever it runs."""
-    send("start", {})
-    tell = Forward(send)
-    error = perform(job, out, options, tell)
-    if error is None:
-        send("finished", {"rp": tell.rp})
-    else:
-        send("failed", {"error": error})
-
-
-def run_here(jobs: Sequence[Job], out: Path, options: Options, overview: Overview) -> None:
-    """One after the other in this process."""
+def train_jobs_here(
+    jobs: Sequence[Job], out: Path, options: JobOptions, overview: Overview
+) -> None:
+    """Trains one job after the other in this process."""
     for job in jobs:
 
         def send(kind: str, content: dict[str, Any], job: Job = job) -> None:
             overview.event(kind, job, content)
 
         try:
-            attempt(job, out, options, send)
+            train_job(job, out, options, send)
         except KeyboardInterrupt:
             overview.event("stopped", job, {})
             raise
 
 
-class _Worker:
-    """A process that takes one job at a time."""
-
-    def __init__(self, slot: int, workers: int, out: Path, options: Options) -> None:
-        self.job: Job | None = None
-        self.pipe, self.process = preload.worker(slot, options.device)
-        with contextlib.suppress(OSError):  # it is no more: whoever listens will find out
-            self.pipe.send((workers, out, options, list(sys.path)))
-
-    def give(self, job: Job) -> None:
-        self.job = job
-        with contextlib.suppress(OSError):
-            self.pipe.send(job)
-
-
-def run_local(
-    jobs: Sequence[Job], out: Path, options: Options, overview: Overview, workers: int
+def train_jobs_in_processes(
+    jobs: Sequence[Job], out: Path, options: JobOptions, overview: Overview, workers: int
 ) -> None:
-    """In `workers` processes, each pinned to its share of the cores."""
+    """Trains jobs in `workers` processes, each pinned to its share of the cores."""
     waiting = deque(jobs)
     workers = min(workers, len(jobs))
-    slots = [_Worker(i, workers, out, options) for i in range(workers)]
-    preload.dismiss()
     with _Stop() as stop:
+        slots = [_Worker(slot, workers, out, options) for slot in range(workers)]
         while True:
             for worker in slots:
                 if worker.job is None and waiting and not stop.asked:
@@ -109,10 +71,10 @@ def run_local(
                 break
             stop.forward([w.process.pid for w in busy if w.process.pid is not None])
             ready = wait([w.pipe for w in busy] + [w.process.sentinel for w in busy], timeout=0.2)
-            for i, worker in enumerate(slots):
+            for slot, worker in enumerate(slots):
                 said = worker.pipe in ready or worker.process.sentinel in ready
-                if said and not _listen(worker, out, overview) and waiting and not stop.asked:
-                    slots[i] = _Worker(i, workers, out, options)
+                if said and not worker.listen(overview) and waiting and not stop.asked:
+                    slots[slot] = _Worker(slot, workers, out, options)
     for worker in slots:
         worker.pipe.close()  # the process reads the end of its pipe and leaves
     for worker in slots:
@@ -121,23 +83,38 @@ def run_local(
         raise KeyboardInterrupt(overview.summary())
 
 
-def _listen(worker: _Worker, out: Path, overview: Overview) -> bool:
-    """Passes on what a worker said; False when it is no more."""
-    try:
-        while worker.job is not None and worker.pipe.poll():
-            kind, content = worker.pipe.recv()
-            overview.event(kind, worker.job, content)
-            if kind in ("finished", "failed", "stopped"):
-                worker.job = None
-    except (EOFError, OSError):
-        worker.process.join(timeout=10)
-        if worker.job is not None:
-            error = f"its process died with exit code {worker.process.exitcode}"
-            record_failure(out / worker.job.folder, error)
-            overview.event("failed", worker.job, {"error": error})
-            worker.job = None
-        return False
-    return True
+class _Worker:
+    """A process that takes one job at a time, and the pipe to it."""
+
+    def __init__(self, slot: int, workers: int, out: Path, options: JobOptions) -> None:
+        self.job: Job | None = None
+        self.out = out
+        self.pipe, self.process = _start(slot, workers, out, options)
+
+    def give(self, job: Job) -> None:
+        self.job = job
+        with contextlib.suppress(OSError):  # it is no more, which `listen` will find out
+            self.pipe.send(job)
+
+    def listen(self, overview: Overview) -> bool:
+        """Passes on what the worker said; False when it has left and takes no more jobs."""
+        try:
+            while self.job is not None and self.pipe.poll():
+                kind, content = self.pipe.recv()
+                overview.event(kind, self.job, content)
+                if kind in ("finished", "failed", "stopped"):
+                    self.job = None
+                if kind == "stopped":
+                    return False
+        except (EOFError, OSError):
+            self.process.join(timeout=10)
+            if self.job is not None:
+                error = f"its process died with exit code {self.process.exitcode}"
+                self.job.files(self.out).record_failure(error)
+                overview.event("failed", self.job, {"error": error})
+                self.job = None
+            return False
+        return True
 
 
 class _Stop:
@@ -146,17 +123,16 @@ class _Stop:
     def __init__(self) -> None:
         self.asked = 0
         self._told = 0
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Stop:
         if threading.current_thread() is threading.main_thread():
-            self._before = [signal.signal(n, self._note) for n in (signal.SIGINT, signal.SIGTERM)]
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            for number, handler in zip((signal.SIGINT, signal.SIGTERM), self._before, strict=True):
-                signal.signal(number, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.asked += 1
@@ -168,17 +144,42 @@ class _Stop:
                 os.kill(process, signal.SIGINT)
 
 
-def work(pipe: Connection, slot: int, device: str) -> None:
-    """A worker's whole life. Its own process group keeps the terminal's Ctrl-C to the parent."""
-    os.setpgrp()
-    preload.receive_interrupts()
-    device = _in_turn(slot, device)
-    threading.Thread(target=_wake, args=(device,), daemon=True).start()
+def _start(
+    slot: int, workers: int, out: Path, options: JobOptions
+) -> tuple[Connection, BaseProcess]:
+    """A new process, from nothing: a copy of this one would share its threads and its GPU."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=take_jobs, args=(theirs, slot, workers, out, options), daemon=True
+    )
+    with _interrupts_blocked():
+        process.start()
+    theirs.close()
+    return ours, process
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A process started within `with` leaves Ctrl-C pending until it lets it through.
+
+    Else one that comes while it imports would end in a traceback, halfway through some package.
+    """
+    resource_tracker.ensure_running()  # being started together with a process, it would unblock
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        workers, out, options, sys.path[:] = pipe.recv()
-    except (EOFError, OSError):  # there is no work for it
-        return
-    options = _pin(slot, workers, dataclasses.replace(options, device=device))
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def take_jobs(pipe: Connection, slot: int, workers: int, out: Path, options: JobOptions) -> None:
+    """A worker's whole life: jobs from the pipe until it is closed, or until asked to stop.
+
+    Its own process group keeps the terminal's Ctrl-C to the parent, which forwards it.
+    """
+    os.setpgrp()
+    options = _placed(slot, workers, options)
 
     def send(kind: str, content: dict[str, Any]) -> None:
         try:
@@ -186,44 +187,30 @@ def work(pipe: Connection, slot: int, device: str) -> None:
         except OSError:  # the parent is gone: save and stop, as if asked to
             signal.raise_signal(signal.SIGINT)
 
-    while True:
-        try:
-            job = pipe.recv()
-            attempt(job, out, options, send)
-        except KeyboardInterrupt:
-            with contextlib.suppress(OSError):  # saved all the same where nobody listens any more
-                pipe.send(("stopped", {}))
-        except (EOFError, OSError):
-            return
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # one may have come already
+        while True:
+            train_job(pipe.recv(), out, options, send)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # pressed again: it is leaving
+        with contextlib.suppress(OSError):  # saved all the same where nobody listens any more
+            pipe.send(("stopped", {}))
+    except (EOFError, OSError):  # there is no more work
+        return
 
 
-def _wake(device: str) -> None:
-    """Make a GPU ready while a worker waits for its first run and builds it: context, libraries
-    and Triton take seconds."""
+def _placed(slot: int, workers: int, options: JobOptions) -> JobOptions:
+    """The options of one worker, which is pinned to its cores: `slot`, `slot + workers`, ...
+
+    Where no device is named, the workers take the GPUs of the machine in turn.
+    """
     import torch
 
-    with contextlib.suppress(Exception):  # the job itself will say what is wrong
-        place = choose_device(device)
-        if place.type == "cuda":
-            ones = torch.ones(1, 8, 8, device=place)
-            torch.bmm(ones, ones)
-            kernels = fused_cuda_module()
-            if kernels is not None:
-                kernels.available([ones])
-
-
-def _in_turn(slot: int, device: str) -> str:
-    """The GPUs of a machine in turn, where none is named."""
-    import torch
-
-    count = torch.cuda.device_count() if device == "auto" else 0
-    return f"cuda:{slot % count}" if count > 1 else device
-
-
-def _pin(slot: int, workers: int, options: Options) -> Options:
-    """Cores `slot`, `slot + workers`, ... of those this process may use."""
     cores = usable_cores()
     mine = cores[slot::workers] or [cores[slot % len(cores)]]
     if hasattr(os, "sched_setaffinity"):  # Linux
         os.sched_setaffinity(0, mine)
-    return dataclasses.replace(options, threads=options.threads or len(mine))
+    gpus = torch.cuda.device_count() if options.device == "auto" else 0
+    device = f"cuda:{slot % gpus}" if gpus > 1 else options.device
+    return dataclasses.replace(options, device=device, threads=options.threads or len(mine))

@@ -24,9 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from longtail.runs.files import RunFiles
 from longtail.study.display import Overview
-from longtail.study.jobs import Job, Options, record_failure
-from longtail.study.local import attempt
+from longtail.study.jobs import Job, JobOptions, train_job
+from longtail.support.files import LOCK
 
 RETRIES = 3  # of a job whose worker died; its own errors are final
 SEND_SECONDS = 10.0
@@ -59,7 +60,7 @@ def pack(folder: Path) -> bytes:
     with tarfile.open(fileobj=out, mode="w") as archive:
         for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
             # A file may be renamed while we look: what is there a moment later is a newer one.
-            if path.name not in (".lock",) and not path.name.endswith(".tmp") and path.is_file():
+            if path.name != LOCK and not path.name.endswith(".tmp") and path.is_file():
                 try:
                     archive.add(path, arcname=str(path.relative_to(folder)), recursive=False)
                 except FileNotFoundError:
@@ -74,21 +75,21 @@ def unpack(archive: bytes, folder: Path) -> None:
         names = {member.name for member in content.getmembers()}
         content.extractall(folder, filter="data")
     for path in folder.rglob("*"):
-        if path.is_file() and path.name != ".lock" and str(path.relative_to(folder)) not in names:
+        if path.is_file() and path.name != LOCK and str(path.relative_to(folder)) not in names:
             path.unlink()
 
 
-def perform_remotely(
-    job: Job, out: str, options: Options, post: Any, storage: str, send_seconds: float
+def train_job_remotely(
+    job: Job, out: str, options: JobOptions, post: Any, storage: str, send_seconds: float
 ) -> None:
-    """What a worker does: the job, with its folder on shared storage or fetched and sent back."""
+    """Trains a job on a worker, with its folder on shared storage or fetched and sent back."""
     import ray
 
     def send(kind: str, content: dict[str, Any]) -> None:
         post.event.remote(kind, job.id, content)
 
     if storage == "shared":
-        attempt(job, Path(out), options, send)
+        train_job(job, Path(out), options, send)
         return
     local = Path(tempfile.mkdtemp(prefix="longtail-"))
     folder = local / job.folder
@@ -98,7 +99,7 @@ def perform_remotely(
     def keep_sending() -> None:
         last = None
         while not stop.wait(send_seconds):
-            snapshots = sorted(p.name for p in folder.glob("snapshot/*.pt"))
+            snapshots = sorted(p.name for p in RunFiles(folder).snapshots.glob("*.pt"))
             if snapshots != last:
                 ray.get(post.store.remote(job.folder, pack(folder)))
                 last = snapshots
@@ -112,7 +113,7 @@ def perform_remotely(
         (held.append((kind, content)) if kind in ("finished", "failed") else send(kind, content))
 
     try:
-        attempt(job, local, options, send_after_files)
+        train_job(job, local, options, send_after_files)
     finally:
         stop.set()
         sender.join()
@@ -136,17 +137,17 @@ def _connect(address: str | None) -> None:
         raise ValueError(f"--address {address}: no Ray cluster answers ({why})") from None
 
 
-def run_ray(
+def train_jobs_on_ray(
     jobs: Sequence[Job],
     out: Path,
-    options: Options,
+    options: JobOptions,
     overview: Overview,
     resources: dict[str, float],
     *,
     address: str | None = None,
     storage: str = "shared",
 ) -> None:
-    """Executes jobs as Ray tasks. Without an address a cluster is started on this machine."""
+    """Trains jobs as Ray tasks. Without an address a cluster is started on this machine."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -159,7 +160,7 @@ def run_ray(
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor: Any = ray.remote(Post)
     post = actor.options(num_cpus=0, scheduling_strategy=here).remote(str(out.resolve()))
-    remote: Any = ray.remote(perform_remotely)
+    remote: Any = ray.remote(train_job_remotely)
     task = remote.options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=False)
     given = str(out.resolve()), options, post, storage, SEND_SECONDS
     waiting = {task.remote(job, *given): job for job in jobs}
@@ -195,7 +196,7 @@ def _collect(reference: Any, job: Job, out: Path, overview: Overview) -> None:
         ray.get(reference)
     except RayError as error:  # its worker died more often than it is retried
         text = f"its worker died {RETRIES + 1} times: {type(error).__name__}"
-        record_failure(out / job.folder, text, str(error))
+        job.files(out).record_failure(text, str(error))
         overview.event("failed", job, {"error": text})
 
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+LOCK = ".lock"  # the name of a folder's lock
+
 
 class FolderBusyError(ValueError):
     """Another living process holds the folder."""
@@ -99,7 +101,7 @@ class FolderLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / ".lock"
+        self.path = folder / LOCK
         self._file: IO[str] | None = None
 
     def __enter__(self) -> FolderLock:

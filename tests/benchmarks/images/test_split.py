@@ -18,7 +18,7 @@ from longtail.benchmarks.images.files import IDX_FILES, Images, read, read_idx
 from longtail.benchmarks.images.miniature import miniature
 from longtail.benchmarks.images.split import sequence_of, within_task
 from longtail.runs.config import resolve
-from longtail.runs.folder import execute, execute_stack
+from longtail.runs.session import RunOptions, train_run, train_stack
 from longtail.support.downloads import DownloadError, Remote
 from longtail.support.signals import Stopped
 from longtail.training import Interrupted, Run
@@ -377,7 +377,7 @@ SMALL = {"data.miniature": True, "data.tasks": 3, "data.hidden": 16, "train.vali
 
 def test_a_run_reports_both_scores_and_the_validation_score(tmp_path: Path) -> None:
     flags = {**SMALL, "data.hidden": 32, "method": "derpp", "train.lr": 0.01, "train.epochs": 6}
-    found = execute(resolve("mnist", flags=flags), tmp_path, quiet=True, device="cpu")
+    found = train_run(resolve("mnist", flags=flags), tmp_path, RunOptions(quiet=True, device="cpu"))
     within, across = found["task_incremental"]["RP"], found["RP"]
     assert 0.8 < within <= 1.0
     assert 0.4 < across < within
@@ -387,7 +387,7 @@ def test_a_run_reports_both_scores_and_the_validation_score(tmp_path: Path) -> N
 
 def test_multitask_training_is_validated_on_all_tasks(tmp_path: Path) -> None:
     flags = {**SMALL, "method": "multitask", "train.epochs": 12, "train.lr": 0.01}
-    found = execute(resolve("mnist", flags=flags), tmp_path, quiet=True, device="cpu")
+    found = train_run(resolve("mnist", flags=flags), tmp_path, RunOptions(quiet=True, device="cpu"))
     assert found["RP"] > 0.6
     assert abs(found["validation"] - found["RP"]) < 0.2
 
@@ -401,9 +401,9 @@ def test_a_stack_scores_what_single_runs_score(tmp_path: Path, method: str) -> N
         for optimizer in ("continual", "reset")
         for seed in (0, 3)
     ]
-    stacked = execute_stack(configs, tmp_path / "stack", quiet=True, device="cpu")
+    stacked = train_stack(configs, tmp_path / "stack", RunOptions(quiet=True, device="cpu"))
     for i in (1, 6):
-        alone = execute(configs[i], tmp_path / str(i), quiet=True, device="cpu")
+        alone = train_run(configs[i], tmp_path / str(i), RunOptions(quiet=True, device="cpu"))
         for name in ("RP", "LP", "validation"):
             assert stacked[i]["summary"][name] == pytest.approx(alone[name], abs=0.02)
         within = stacked[i]["summary"]["task_incremental"]["RP"]
@@ -413,7 +413,7 @@ def test_a_stack_scores_what_single_runs_score(tmp_path: Path, method: str) -> N
 def test_augmentation_is_resumed(tmp_path: Path) -> None:
     flags = {"data.miniature": True, "data.tasks": 2, "data.width": 8, "method": "reservoir"}
     config = resolve("cifar10", flags={**flags, "methods.buffer": 20})
-    whole = execute(config, tmp_path / "whole", quiet=True, device="cpu")
+    whole = train_run(config, tmp_path / "whole", RunOptions(quiet=True, device="cpu"))
     steps = 0
 
     def stop(run: Run) -> None:
@@ -423,8 +423,8 @@ def test_augmentation_is_resumed(tmp_path: Path) -> None:
             raise Interrupted
 
     with pytest.raises(Stopped):
-        execute(config, tmp_path / "cut", quiet=True, device="cpu", on_step=stop)
-    again = execute(config, tmp_path / "cut", quiet=True, device="cpu")
+        train_run(config, tmp_path / "cut", RunOptions(quiet=True, device="cpu"), on_step=stop)
+    again = train_run(config, tmp_path / "cut", RunOptions(quiet=True, device="cpu"))
     assert again == whole
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
     assert weights[0] == weights[1]

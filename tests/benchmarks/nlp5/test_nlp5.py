@@ -20,7 +20,7 @@ from longtail.benchmarks.nlp5.files import TASKS
 from longtail.benchmarks.nlp5.lm.tokens import Bytes
 from longtail.benchmarks.nlp5.table import AnswerTable
 from longtail.benchmarks.nlp5.text import tokenise, window
-from longtail.runs import folder as run_folder
+from longtail.runs import session
 from longtail.runs.build import build_run
 from longtail.runs.config import resolve
 from longtail.training import Interrupted, Run, train
@@ -243,10 +243,11 @@ def test_nothing_keeps_a_finished_run(
         watched.extend(map(weakref.ref, parts))
         return run
 
-    monkeypatch.setattr(run_folder, "build_run", build_and_watch)
+    monkeypatch.setattr(session, "build_run", build_and_watch)
     flags = {"data.miniature": True, "data.order": ["sst"], "data.test_per_task": 4}
     flags |= {"method": method, "data.per_task": 8, "data.generate": "bf16"}
-    run_folder.execute(resolve("nlp5", flags=flags), tmp_path / "run", quiet=True, device="cpu")
+    options = session.RunOptions(device="cpu", quiet=True)
+    session.train_run(resolve("nlp5", flags=flags), tmp_path / "run", options)
     gc.collect()
     assert watched
     assert [alive for ref in watched if (alive := ref()) is not None] == []

@@ -20,7 +20,7 @@ from longtail.cli import main
 from longtail.replicas import Replicas
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import RunConfig, resolve
-from longtail.runs.folder import execute
+from longtail.runs.session import RunOptions, train_run
 
 NAME = "longtail.benchmarks.vqa"
 KINDS, WIDTH = 6, 8
@@ -57,7 +57,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     vqa.save(pictures(1, 400, "aardvark"), where / "first")
     vqa.save(pictures(2, 200, "zebra"), where / "second")
     flags = {"train.lr": 3e-3, "train.epochs": 8}
-    execute(config(where / "first", **flags), where / "run", quiet=True, device="cpu")
+    train_run(config(where / "first", **flags), where / "run", RunOptions(quiet=True, device="cpu"))
     return {name: where / name for name in ("first", "second", "run")}
 
 
@@ -71,7 +71,7 @@ def test_training_begins_better_than_from_scratch(folders, tmp_path: Path) -> No
     scores = {}
     for name, start in (("scratch", ""), ("started", str(folders["run"]))):
         given = config(folders["second"], **{"data.start": start, "train.lr": 2e-3})
-        scores[name] = execute(given, tmp_path / name, quiet=True, device="cpu")["RP"]
+        scores[name] = train_run(given, tmp_path / name, RunOptions(quiet=True, device="cpu"))["RP"]
     assert scores["started"] > scores["scratch"] + 0.2, scores
 
 

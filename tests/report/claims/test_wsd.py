@@ -8,7 +8,8 @@ from helpers import scripts
 from longtail.report import checks
 from longtail.report.claims.wsd import NO_WARM_UP, wsd, wsd_diagnosis
 from longtail.runs.config import stack_key
-from longtail.study.file import expand, read
+from longtail.study.expand import expand
+from longtail.study.file import read_study
 
 PAPER = {"finetune": (78.8, 61.6), "reservoir": (79.8, 74.5), "derpp": (79.1, 78.3)}
 
@@ -112,7 +113,7 @@ def test_the_diagnosis_compares_frozen_with_trained() -> None:
 def test_the_diagnosis_has_the_runs_of_finetune_on_the_capped_variant() -> None:
     """So that they need not be computed twice, and the diagnosis is one of that very variant."""
     capped, diagnosis = (
-        {run.id: run for run in expand(read(scripts.ROOT / f"studies/{name}.toml", "0"))}
+        {run.id: run for run in expand(read_study(scripts.ROOT / f"studies/{name}.toml", "0"))}
         for name in ("wsd_capped", "wsd_diagnosis")
     )
     finetune = [i for i, run in capped.items() if run.config.method == "finetune"]

@@ -19,14 +19,16 @@ from safetensors.torch import load_file
 from longtail.methods import METHODS, Finetune
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import RunConfig, resolve
-from longtail.runs.folder import execute, execute_stack
+from longtail.runs.files import RunFiles
 from longtail.runs.progress import Reporter
+from longtail.runs.session import RunOptions, train_run, train_stack
 from longtail.runs.snapshot import SnapshotError, Snapshots
 from longtail.support.files import FolderBusyError, FolderLock, write_atomic
 from longtail.support.signals import Stopped
 
 SMALL = ["data.tasks=8", "data.zero_shot=1", "data.features=6", "data.hidden=8", "data.cap=30"]
 SMALL += ["train.epochs=2", "train.evaluate_every=3", "train.batch_size=8", "train.lr=0.003"]
+QUIET = RunOptions(quiet=True)
 RESULTS = ("scores.jsonl", "summary.json", "model.safetensors")
 
 
@@ -74,7 +76,7 @@ def stop_after(steps: int):
 def test_folder_holds_what_it_should(tmp_path):
     heard = Heard()
     config = small("method=reservoir")
-    summary = execute(config, tmp_path / "a", reporter=heard)
+    summary = train_run(config, tmp_path / "a", reporter=heard)
     out = tmp_path / "a"
     assert json.loads((out / "summary.json").read_text()) == summary
     assert {"RP", "LP", "BWT", "FGT", "breakdown", "tasks", "policy", "score"} <= set(summary)
@@ -108,7 +110,7 @@ def test_folder_holds_what_it_should(tmp_path):
 
 
 def test_no_dates_outside_timing(tmp_path):
-    execute(small(), tmp_path, quiet=True)
+    train_run(small(), tmp_path, QUIET)
     year = time.strftime("%Y-")
     for path in tmp_path.iterdir():
         if path.is_file() and path.name != "timing.json":
@@ -118,7 +120,7 @@ def test_no_dates_outside_timing(tmp_path):
 def test_same_settings_give_the_same_bytes_and_others_do_not(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         torch.rand(3)  # the state of the process must not matter
-        execute(small(f"seed={seed}"), tmp_path / name, quiet=True)
+        train_run(small(f"seed={seed}"), tmp_path / name, QUIET)
     assert content(tmp_path / "a") == content(tmp_path / "b")
     assert (
         content(tmp_path / "a")["model.safetensors"] != content(tmp_path / "c")["model.safetensors"]
@@ -126,69 +128,67 @@ def test_same_settings_give_the_same_bytes_and_others_do_not(tmp_path):
 
 
 def test_finished_run_is_left_alone(tmp_path):
-    first = execute(small(), tmp_path, quiet=True)
+    first = train_run(small(), tmp_path, QUIET)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.name != ".lock"}
     heard = Heard()
-    assert execute(small(), tmp_path, reporter=heard) == first
+    assert train_run(small(), tmp_path, reporter=heard) == first
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.name != ".lock"} == before
     assert heard.named("start") == []
     assert heard.named("finish")[0][1] == first
 
 
 def test_folder_of_another_configuration_is_refused(tmp_path):
-    execute(small(), tmp_path, quiet=True)
+    train_run(small(), tmp_path, QUIET)
     before = content(tmp_path)
     with pytest.raises(ValueError, match=r"train\.lr is 0\.003 there and 0\.1 here"):
-        execute(small("train.lr=0.1", "train.eps=0.1"), tmp_path, quiet=True)
+        train_run(small("train.lr=0.1", "train.eps=0.1"), tmp_path, QUIET)
     assert content(tmp_path) == before
 
 
 def test_folder_of_a_run_that_could_not_start_is_free(tmp_path, monkeypatch):
-    from longtail.runs import folder as run_folder
+    from longtail.runs import session
 
     def missing(*args):
         raise ValueError("no such data")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "build_run", missing)
+        patch.setattr(session, "build_run", missing)
         with pytest.raises(ValueError, match="no such data"):
-            execute(small(), tmp_path, quiet=True)
-    execute(small("seed=4"), tmp_path, quiet=True)
+            train_run(small(), tmp_path, QUIET)
+    train_run(small("seed=4"), tmp_path, QUIET)
     assert resolve(file=tmp_path / "config.toml").seed == 4
 
 
 def test_stopped_while_writing_results(tmp_path, monkeypatch):
-    from longtail.runs import folder as run_folder
-
-    execute(small(), tmp_path / "whole", quiet=True)
+    train_run(small(), tmp_path / "whole", QUIET)
     out = tmp_path / "pieces"
 
-    def full(path, value):
-        raise OSError(28, "No space left on device", str(path))
+    def full(files, value):
+        raise OSError(28, "No space left on device", str(files.result))
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "write_json", full)
+        patch.setattr(RunFiles, "write_summary", full)
         with pytest.raises(OSError, match=r"No space left on device: .*summary\.json"):
-            execute(small(), out, quiet=True)
+            train_run(small(), out, QUIET)
     steps = []
-    execute(small(), out, quiet=True, on_step=steps.append)
+    train_run(small(), out, QUIET, on_step=steps.append)
     assert steps == []  # training was over
     assert content(out) == content(tmp_path / "whole")
 
 
 def test_signal_saves_at_once_and_the_next_call_goes_on(tmp_path):
-    execute(small(), tmp_path / "whole", quiet=True)
+    train_run(small(), tmp_path / "whole", QUIET)
     out = tmp_path / "pieces"
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped, match="the same command goes on from there") as stop:
-        execute(small(), out, quiet=True, on_step=stop_after(7))
+        train_run(small(), out, QUIET, on_step=stop_after(7))
     assert stop.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is handler
     assert len(Snapshots(out / "snapshot").files()) == 1
     assert not (out / "summary.json").exists()
     heard = Heard()
     calls = []
-    execute(small(), out, reporter=heard, on_step=calls.append)
+    train_run(small(), out, reporter=heard, on_step=calls.append)
     assert heard.named("start")[0][2] is not None
     assert content(out) == content(tmp_path / "whole")
     assert json.loads((out / "timing.json").read_text())["sessions"] == 2
@@ -198,7 +198,7 @@ def stopped_twice(out: Path) -> list[Path]:
     """A run with two snapshots, the newer one further on."""
     for steps in (5, 12):
         with pytest.raises(Stopped):
-            execute(small(), out, quiet=True, on_step=stop_after(steps))
+            train_run(small(), out, QUIET, on_step=stop_after(steps))
     return Snapshots(out / "snapshot").files()
 
 
@@ -214,23 +214,23 @@ class Restless(Finetune):
 def test_generators_that_a_method_draws_from_go_on_too(tmp_path, monkeypatch):
     monkeypatch.setitem(METHODS, "restless", Restless)
     config = small("method=restless")
-    execute(config, tmp_path / "whole", quiet=True)
+    train_run(config, tmp_path / "whole", QUIET)
     with pytest.raises(Stopped):
-        execute(config, tmp_path / "pieces", quiet=True, on_step=stop_after(5))
+        train_run(config, tmp_path / "pieces", QUIET, on_step=stop_after(5))
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
-    execute(config, tmp_path / "pieces", quiet=True)
+    train_run(config, tmp_path / "pieces", QUIET)
     assert content(tmp_path / "pieces") == content(tmp_path / "whole")
 
 
 def test_damaged_snapshot_falls_back_says_so_and_ends_the_same(tmp_path):
-    execute(small(), tmp_path / "whole", quiet=True)
+    train_run(small(), tmp_path / "whole", QUIET)
     out = tmp_path / "pieces"
     newer = stopped_twice(out)[1]
     newer.write_bytes(newer.read_bytes()[:-100])
     heard = Heard()
-    execute(small(), out, reporter=heard)
+    train_run(small(), out, reporter=heard)
     assert [text for _, text in heard.named("warn")] == [
         f"snapshot {newer} is damaged (its checksum does not match); using the one before it"
     ]
@@ -239,24 +239,24 @@ def test_damaged_snapshot_falls_back_says_so_and_ends_the_same(tmp_path):
 
 
 def test_no_usable_snapshot_starts_over_and_ends_the_same(tmp_path):
-    execute(small(), tmp_path / "whole", quiet=True)
+    train_run(small(), tmp_path / "whole", QUIET)
     out = tmp_path / "pieces"
     for path in stopped_twice(out):
         path.write_bytes(b"")
     heard = Heard()
-    execute(small(), out, reporter=heard)
+    train_run(small(), out, reporter=heard)
     assert len(heard.named("warn")) == 2
     assert heard.named("start") == [("start", 8, None)]
     assert content(out) == content(tmp_path / "whole")
 
 
 def test_lost_score_lines_fall_back_too(tmp_path):
-    execute(small(), tmp_path / "whole", quiet=True)
+    train_run(small(), tmp_path / "whole", QUIET)
     out = tmp_path / "pieces"
     stopped_twice(out)
     (out / "scores.jsonl").write_bytes(b"")
     heard = Heard()
-    execute(small(), out, reporter=heard)
+    train_run(small(), out, reporter=heard)
     assert "scores.jsonl has lost lines" in heard.named("warn")[0][1]
     assert content(out) == content(tmp_path / "whole")
 
@@ -265,19 +265,19 @@ def test_snapshot_of_another_configuration_is_refused(tmp_path):
     out = tmp_path / "a"
     stopped_twice(out)
     other = small("train.lr=0.1")
-    execute(other, tmp_path / "b", quiet=True)
+    train_run(other, tmp_path / "b", QUIET)
     os.replace(tmp_path / "b" / "config.toml", out / "config.toml")  # someone mixed up two folders
     with pytest.raises(ValueError, match=r"another configuration: train\.lr is 0\.003 there"):
-        execute(other, out, quiet=True)
+        train_run(other, out, QUIET)
 
 
 def test_finished_run_keeps_its_settings_even_without_tasks_and_snapshot(tmp_path):
-    execute(small(), tmp_path, quiet=True)
+    train_run(small(), tmp_path, QUIET)
     before = (tmp_path / "config.toml").read_bytes()
     (tmp_path / "tasks.json").unlink()  # somebody kept the results alone
     shutil.rmtree(tmp_path / "snapshot")
     with pytest.raises(ValueError, match=r"another configuration: train\.lr is"):
-        execute(small("train.lr=0.1"), tmp_path, quiet=True)
+        train_run(small("train.lr=0.1"), tmp_path, QUIET)
     assert (tmp_path / "config.toml").read_bytes() == before
 
 
@@ -291,10 +291,10 @@ def test_full_disk_is_a_clear_error_and_the_last_snapshot_stays(tmp_path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(Snapshots, "_write", full)
         with pytest.raises(SnapshotError, match=r"No space left on device; the last good one is"):
-            execute(small(), out, quiet=True, snapshot_minutes=0)
+            train_run(small(), out, RunOptions(quiet=True, snapshot_minutes=0))
     assert Snapshots(out / "snapshot").files() == before
-    execute(small(), out, quiet=True)
-    execute(small(), tmp_path / "whole", quiet=True)
+    train_run(small(), out, QUIET)
+    train_run(small(), tmp_path / "whole", QUIET)
     assert content(out) == content(tmp_path / "whole")
 
 
@@ -321,23 +321,27 @@ def hold(folder: Path, ready) -> None:
 
 def test_second_process_is_refused_until_the_first_is_gone(tmp_path):
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["longtail.runs.folder", "longtail.benchmarks.toy"])
+    context.set_forkserver_preload(["longtail.runs.session", "longtail.benchmarks.toy"])
     ready = context.Event()
     process = context.Process(target=hold, args=(tmp_path, ready))
     process.start()
     assert ready.wait(60)
     try:
         with pytest.raises(FolderBusyError, match=f"in use by process {process.pid}"):
-            execute(small(), tmp_path, quiet=True)
+            train_run(small(), tmp_path, QUIET)
     finally:
         os.kill(process.pid or 0, signal.SIGKILL)
         process.join()
         process.close()
-    execute(small(), tmp_path, quiet=True)  # kill -9 leaves nothing that would block
+    train_run(small(), tmp_path, QUIET)  # kill -9 leaves nothing that would block
 
 
 def test_snapshots_cost_less_than_two_percent(tmp_path):
-    execute(small("data.tasks=60", "train.epochs=12"), tmp_path, quiet=True, snapshot_minutes=1e-4)
+    train_run(
+        small("data.tasks=60", "train.epochs=12"),
+        tmp_path,
+        RunOptions(quiet=True, snapshot_minutes=1e-4),
+    )
     timing = json.loads((tmp_path / "timing.json").read_text())
     snapshots = timing["snapshots"]
     # the one at the end comes whatever it costs
@@ -349,7 +353,7 @@ def test_nan_scores_become_null(tmp_path):
     config = resolve(
         "synthetic", sets=["data.tasks=5", "train.lr=1e30"]
     )  # an error, so it can be NaN
-    execute(config, tmp_path, quiet=True)
+    train_run(config, tmp_path, QUIET)
     lines = (tmp_path / "scores.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["scores"]["0"] is None
     assert json.loads((tmp_path / "summary.json").read_text())["RP"] is None
@@ -358,7 +362,7 @@ def test_nan_scores_become_null(tmp_path):
 
 
 def test_multitask_trains_on_the_union(tmp_path):
-    summary = execute(small("method=multitask"), tmp_path, quiet=True)
+    summary = train_run(small("method=multitask"), tmp_path, QUIET)
     assert summary["LP"] == pytest.approx(summary["RP"])
     assert summary["FGT"] == pytest.approx(0.0)
 
@@ -368,7 +372,7 @@ def test_multitask_trains_on_the_union(tmp_path):
 )
 def test_unknown_device_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match=name):
-        execute(small(), tmp_path, quiet=True, device=name)
+        train_run(small(), tmp_path, RunOptions(quiet=True, device=name))
 
 
 STACK = [
@@ -380,7 +384,7 @@ STACK = [
 
 
 def test_stack_equals_its_single_runs(tmp_path):
-    entries = execute_stack(STACK, tmp_path / "stack", quiet=True)
+    entries = train_stack(STACK, tmp_path / "stack", QUIET)
     assert json.loads((tmp_path / "stack" / "runs.json").read_text()) == entries
     arrays = np.load(tmp_path / "stack" / "scores.npz")
     assert arrays["own"].shape == (8, 8)
@@ -388,7 +392,7 @@ def test_stack_equals_its_single_runs(tmp_path):
     for i, config in enumerate(STACK):
         assert entries[i]["id"] == config.id
         assert entries[i]["config"] == config.as_dict()
-        single = execute(config, tmp_path / config.id, quiet=True)
+        single = train_run(config, tmp_path / config.id, QUIET)
         for metric in ("RP", "LP", "BWT", "FGT"):
             assert entries[i]["summary"][metric] == pytest.approx(single[metric], abs=1e-6)
         assert set(entries[i]["summary"]) == set(single)
@@ -399,8 +403,8 @@ def test_stack_equals_its_single_runs(tmp_path):
 
 def test_summary_marks_a_policy_that_is_not_what_its_name_says(tmp_path):
     changed = small("optimizer=reset", "policy.beta3=0.5")
-    assert execute(changed, tmp_path / "one", quiet=True)["optimizer"] == "reset (changed)"
-    entries = execute_stack([changed, small()], tmp_path / "stack", quiet=True)
+    assert train_run(changed, tmp_path / "one", QUIET)["optimizer"] == "reset (changed)"
+    entries = train_stack([changed, small()], tmp_path / "stack", QUIET)
     names = [entry["summary"]["optimizer"] for entry in entries]
     assert names == ["reset (changed)", "continual"]
 
@@ -409,28 +413,28 @@ def test_summary_marks_a_policy_that_is_not_what_its_name_says(tmp_path):
 def test_a_place_where_no_folder_can_be_is_refused(tmp_path, out):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match=r"--out .*: cannot be made a folder \(.+\)"):
-        execute(small(), tmp_path / out, quiet=True)
+        train_run(small(), tmp_path / out, QUIET)
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_stack_resumes_to_the_same_bytes(tmp_path):
-    execute_stack(STACK, tmp_path / "whole", quiet=True)
+    train_stack(STACK, tmp_path / "whole", QUIET)
     out = tmp_path / "pieces"
     for steps in (4, 9):
         with pytest.raises(Stopped):
-            execute_stack(STACK, out, quiet=True, on_step=stop_after(steps))
-    execute_stack(STACK, out, quiet=True)
+            train_stack(STACK, out, QUIET, on_step=stop_after(steps))
+    train_stack(STACK, out, QUIET)
     for name in ("runs.json", "scores.npz"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_scores_of_a_stack_that_never_ends_are_there(tmp_path, monkeypatch):
     monkeypatch.setattr("longtail.runs.session.PARTIAL_SECONDS", -1.0)
-    execute_stack(STACK, tmp_path / "whole", quiet=True)
+    train_stack(STACK, tmp_path / "whole", QUIET)
     assert not (tmp_path / "whole" / "partial.npz").exists()  # scores.npz has it all
     out = tmp_path / "part"
     with pytest.raises(Stopped):
-        execute_stack(STACK, out, quiet=True, on_step=stop_after(12))
+        train_stack(STACK, out, QUIET, on_step=stop_after(12))
     part, whole = np.load(out / "partial.npz"), np.load(tmp_path / "whole" / "scores.npz")
     points = len(part["after"])
     assert 0 < points < len(whole["after"])
@@ -441,15 +445,15 @@ def test_scores_of_a_stack_that_never_ends_are_there(tmp_path, monkeypatch):
 
 
 def test_finished_stack_is_left_alone_and_another_refused(tmp_path):
-    first = execute_stack(STACK[:2], tmp_path, quiet=True)
-    assert execute_stack(STACK[:2], tmp_path, quiet=True) == first
+    first = train_stack(STACK[:2], tmp_path, QUIET)
+    assert train_stack(STACK[:2], tmp_path, QUIET) == first
     with pytest.raises(ValueError, match="holds another configuration"):
-        execute_stack(STACK[:3], tmp_path, quiet=True)
+        train_stack(STACK[:3], tmp_path, QUIET)
 
 
 def test_stack_with_gaps_reports_only_what_was_asked(tmp_path):
     configs = [STACK[0], STACK[3]]
-    entries = execute_stack(configs, tmp_path, quiet=True)
+    entries = train_stack(configs, tmp_path, QUIET)
     assert [entry["id"] for entry in entries] == [config.id for config in configs]
 
 
@@ -474,12 +478,12 @@ def test_a_refused_start_leaves_nothing(tmp_path):
     empty.mkdir()
     for out in (new, empty):
         with pytest.raises(ValueError, match="more than the 10 classes"):
-            execute(config, out, quiet=True)
+            train_run(config, out, QUIET)
     assert not new.exists()
     assert list(empty.iterdir()) == []
     (empty / "notes.txt").touch()
     with pytest.raises(ValueError, match="more than the 10 classes"):
-        execute(config, empty, quiet=True)
+        train_run(config, empty, QUIET)
     assert (empty / "notes.txt").exists()
 
 
@@ -487,25 +491,25 @@ def test_a_start_that_fails_leaves_nothing_either(tmp_path, monkeypatch):
     def no_memory(*_):
         raise MemoryError("Unable to allocate 7 PiB")
 
-    monkeypatch.setattr("longtail.runs.folder.build_run", no_memory)
+    monkeypatch.setattr("longtail.runs.session.build_run", no_memory)
     with pytest.raises(MemoryError):
-        execute(small(), tmp_path / "new", quiet=True)
+        train_run(small(), tmp_path / "new", QUIET)
     assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / "out" / ".lock").mkdir(parents=True)  # root may write anywhere, but not into this
     with pytest.raises(ValueError, match=r"--out .*out: cannot be written to \(Is a directory\)"):
-        execute(small(), tmp_path / "out", quiet=True)
+        train_run(small(), tmp_path / "out", QUIET)
 
 
 @pytest.mark.parametrize("text", ["", '{"RP": 0.', "[]"])
 def test_a_damaged_summary_is_named(tmp_path, text):
-    execute(small(), tmp_path, quiet=True)
+    train_run(small(), tmp_path, QUIET)
     whole = (tmp_path / "summary.json").read_text()
     (tmp_path / "summary.json").write_text(text)
     with pytest.raises(ValueError, match=rf"{tmp_path}: summary\.json.*; delete this file"):
-        execute(small(), tmp_path, quiet=True)
+        train_run(small(), tmp_path, QUIET)
     (tmp_path / "summary.json").unlink()
-    execute(small(), tmp_path, quiet=True)  # from the last snapshot
+    train_run(small(), tmp_path, QUIET)  # from the last snapshot
     assert (tmp_path / "summary.json").read_text() == whole

@@ -1,0 +1,299 @@
+"""Every file in the folder of a run, a stack or a study: its name, how it is read and written.
+
+A run's folder, in which two runs can be compared byte for byte:
+
+======================= ============================================================
+config.toml             every setting, resolved
+tasks.json              names and sizes of the tasks
+scores.jsonl            one line per evaluation, append only
+summary.json            RP, LP, BWT, FGT and the breakdown; written last, so it marks the end
+model.safetensors       final weights
+timing.json             dates, seconds, versions, hardware, and from where the run was started;
+                        the only file that has them
+snapshot/               the last consistent states
+error.json              why it failed, where it was a study's and did
+======================= ============================================================
+
+A stack's folder has ``stack.json`` in place of config.toml, ``runs.json`` in place of summary.json
+and ``scores.npz`` in place of scores.jsonl; while it trains, ``partial.npz`` has its scores so far.
+A study's folder has ``plan.json``, a copy of the study file, and folders of its runs and stacks.
+
+Nothing here needs torch, so reports can be made where there is none.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import tomli_w
+
+from longtail.runs.progress import finite
+from longtail.support.files import LOCK, naming, parse_json, to_json, write_atomic, write_json
+
+
+@dataclass(frozen=True)
+class TrainingFiles(ABC):
+    """What the folders of a run and of a stack have in common."""
+
+    folder: Path
+
+    SETTINGS: ClassVar[str]  # claims the folder
+    RESULT: ClassVar[str]  # marks the end
+    SCORES: ClassVar[str]
+    TASKS: ClassVar[str] = "tasks.json"
+    TIMING: ClassVar[str] = "timing.json"
+    ERROR: ClassVar[str] = "error.json"
+    SNAPSHOTS: ClassVar[str] = "snapshot"
+
+    @property
+    def settings(self) -> Path:
+        return self.folder / self.SETTINGS
+
+    @property
+    def result(self) -> Path:
+        return self.folder / self.RESULT
+
+    @property
+    def scores(self) -> Path:
+        return self.folder / self.SCORES
+
+    @property
+    def tasks(self) -> Path:
+        return self.folder / self.TASKS
+
+    @property
+    def timing(self) -> Path:
+        return self.folder / self.TIMING
+
+    @property
+    def error(self) -> Path:
+        return self.folder / self.ERROR
+
+    @property
+    def snapshots(self) -> Path:
+        return self.folder / self.SNAPSHOTS
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / LOCK
+
+    def begun(self) -> bool:
+        """Whether training has ever begun here: its settings hold from then on."""
+        return any(path.exists() for path in (self.tasks, self.snapshots, self.result))
+
+    @abstractmethod
+    def read_settings(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def write_settings(self, content: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
+    def read_ids(self) -> set[str]:
+        """Ids of the runs that are finished here.
+
+        Raises:
+            ValueError: the end mark is damaged.
+            FileNotFoundError: there is none.
+        """
+
+    def write_tasks(self, names: Sequence[str], train_sizes: Any, test_sizes: Any) -> None:
+        sizes = {"train_sizes": train_sizes, "test_sizes": test_sizes}
+        listed = {name: np.asarray(values).tolist() for name, values in sizes.items()}
+        write_json(self.tasks, {"names": [str(name) for name in names], **listed})
+
+    def write_timing(self, content: Mapping[str, Any]) -> None:
+        write_json(self.timing, content)
+
+    def record_failure(self, error: str, details: str = "") -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.error, {"error": error, "traceback": details})
+
+
+class RunFiles(TrainingFiles):
+    """The folder of one run."""
+
+    SETTINGS = "config.toml"
+    RESULT = "summary.json"
+    SCORES = "scores.jsonl"
+    WEIGHTS = "model.safetensors"
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / self.WEIGHTS
+
+    def read_settings(self) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self.settings.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{self.SETTINGS}: {error}") from None
+
+    def write_settings(self, content: Mapping[str, Any]) -> None:
+        write_atomic(self.settings, tomli_w.dumps(content))
+
+    def read_ids(self) -> set[str]:
+        self.read_summary()
+        return {self.folder.name}
+
+    def read_summary(self) -> dict[str, Any]:
+        return parse_json(self.result, dict)
+
+    def write_summary(self, content: Mapping[str, Any]) -> None:
+        write_json(self.result, content)
+
+    def write_weights(self, content: bytes) -> None:
+        write_atomic(self.weights, content)
+
+    def read_evaluations(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yields (after, task indices, scores) of every evaluation, in their order."""
+        with open(self.scores, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    entry = json.loads(line)
+                except json.JSONDecodeError:
+                    if not line.endswith("\n"):
+                        return  # the last line of an interrupted run may be cut off
+                    raise ValueError(f"line {number} is not JSON: {line.strip()[:40]!r}") from None
+                found = entry["scores"]
+                values = [float("nan") if v is None else float(v) for v in found.values()]
+                tasks = np.fromiter(map(int, found), np.int64, len(found))
+                yield int(entry["after"]), tasks, np.array(values)
+
+
+class StackFiles(TrainingFiles):
+    """The folder of a stack: several runs trained as one program."""
+
+    SETTINGS = "stack.json"
+    RESULT = "runs.json"
+    SCORES = "scores.npz"
+    PARTIAL = "partial.npz"
+
+    @property
+    def partial(self) -> Path:
+        return self.folder / self.PARTIAL
+
+    def read_settings(self) -> dict[str, Any]:
+        """The settings of its runs by their ids."""
+        return parse_json(self.settings, dict)
+
+    def write_settings(self, content: Mapping[str, Any]) -> None:
+        write_atomic(self.settings, to_json(content))
+
+    def read_ids(self) -> set[str]:
+        return {entry["id"] for entry in self.read_runs()}
+
+    def read_runs(self) -> list[dict[str, Any]]:
+        """Id, config and summary of every run; `ValueError` where the file has anything else."""
+        entries = parse_json(self.result, list)
+        kinds = {"id": str, "config": dict, "summary": dict}
+        for entry in entries:
+            if not isinstance(entry, dict) or any(
+                not isinstance(entry.get(key), kind) for key, kind in kinds.items()
+            ):
+                raise ValueError(f"{self.RESULT} has an entry without id, config or summary")
+        return entries
+
+    def write_runs(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        write_json(self.result, entries)
+
+    def read_scores(self) -> dict[str, np.ndarray]:
+        """Arrays ``own``, ``best``, ``last`` [runs, tasks], ``curve`` [runs, points] and more."""
+        return _read_arrays(self.scores)
+
+    def write_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
+        _write_arrays(self.scores, arrays)
+
+    def read_partial(self) -> dict[str, np.ndarray]:
+        """What was scored so far: ``own``, ``best``, ``last`` [P, S, T] and ``curve`` [P, S, E].
+
+        Tasks up to the last of ``after`` have all been evaluated then; later ones are NaN.
+        """
+        return _read_arrays(self.partial)
+
+    def write_partial(self, arrays: Mapping[str, np.ndarray]) -> None:
+        _write_arrays(self.partial, arrays)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    with open(path, "rb") as opened, np.load(opened) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+    write_atomic(path, file.getvalue())
+
+
+@dataclass(frozen=True)
+class StudyFiles:
+    """The folder of a study."""
+
+    folder: Path
+
+    PLAN: ClassVar[str] = "plan.json"
+    STUDY: ClassVar[str] = "study.toml"
+    RUNS: ClassVar[str] = "runs"
+    STACKS: ClassVar[str] = "stacks"
+
+    @property
+    def plan(self) -> Path:
+        return self.folder / self.PLAN
+
+    @property
+    def study(self) -> Path:
+        return self.folder / self.STUDY
+
+    def run(self, identity: str) -> RunFiles:
+        return RunFiles(self.folder / self.RUNS / identity)
+
+    def stack(self, identity: str) -> StackFiles:
+        return StackFiles(self.folder / self.STACKS / identity)
+
+    def finished(self) -> Iterator[RunFiles | StackFiles]:
+        """The folders of runs and stacks that have come to their end."""
+        for path in self.folder.glob(f"{self.RUNS}/*/{RunFiles.RESULT}"):
+            yield RunFiles(path.parent)
+        for path in self.folder.glob(f"{self.STACKS}/*/{StackFiles.RESULT}"):
+            yield StackFiles(path.parent)
+
+    def write_plan(self, content: Mapping[str, Any]) -> None:
+        write_json(self.plan, content)
+
+    def write_study(self, content: bytes) -> None:
+        write_atomic(self.study, content)
+
+
+class Journal:
+    """Writes scores.jsonl: lines are added, and cut off again that a snapshot does not know."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+
+    def on_disk(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, size: int) -> None:
+        """Forget what was written after the state that training goes on from."""
+        with open(self.path, "ab") as file:
+            file.truncate(size)
+        self.size = size
+
+    def append(self, after: int, tasks: range, scores: np.ndarray) -> None:
+        values = dict(zip(map(str, tasks), scores.tolist(), strict=True))
+        line = json.dumps({"after": after, "scores": finite(values)}) + "\n"
+        with naming(self.path), open(self.path, "ab") as file:
+            self.size += file.write(line.encode())
+
+    def sync(self) -> None:
+        with naming(self.path), open(self.path, "ab") as file:
+            os.fsync(file.fileno())

@@ -1,0 +1,101 @@
+"""What a finished run says of itself: the metrics in summary.json, and a stack's in runs.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from longtail.metrics import breakdown, curve, summary
+from longtail.names import POLICIES
+from longtail.runs.build import Stack
+from longtail.runs.config import POLICY_FIELDS, RunConfig
+from longtail.runs.progress import finite
+from longtail.training import Run
+from longtail.training.evaluation import evaluate_validation
+
+
+def run_summary(run: Run, config: RunConfig) -> dict[str, Any]:
+    """The content of summary.json."""
+    return _result(finite(_metrics(run)), run, config)
+
+
+def _metrics(run: Run) -> dict[str, Any]:
+    """What was measured: numbers, or arrays [P, S] of a stack."""
+    main = run.sequence.objective.score_name
+    found = {**summary(run.matrix), "breakdown": breakdown(run.matrix, run.sequence.train_sizes)}
+    found |= {name: summary(matrix) for name, matrix in run.matrices.items() if name != main}
+    if hasattr(run.evaluate, "summary"):  # what a benchmark has to say beside
+        found |= run.evaluate.summary(run.matrix, run.sequence)  # pyright: ignore
+    with run.evaluating():
+        validation = evaluate_validation(run.scored, run.sequence, run.evaluate)
+    return found if validation is None else {**found, "validation": validation}
+
+
+def _result(
+    metrics: Mapping[str, Any], run: Run, config: RunConfig, policy: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What summary.json says, where ``metrics`` are finite numbers or None."""
+    objective = run.sequence.objective
+    return {
+        **metrics,
+        "tasks": len(run.sequence),
+        "optimizer": _policy_name(config),
+        "policy": finite(config.as_dict()["policy"] if policy is None else policy),
+        "score": objective.score_name,
+        "higher_is_better": objective.higher_is_better,
+    }
+
+
+def _policy_name(config: RunConfig) -> str:
+    """The policy's name, marked where its settings are not those that go by this name."""
+    known = POLICIES[config.optimizer]
+    same = all(getattr(config.policy, k) == getattr(known, k) for k in POLICY_FIELDS)
+    return config.optimizer + ("" if same else " (changed)")
+
+
+def stack_summaries(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """The content of runs.json, and the arrays of scores.npz."""
+    matrix, sequence = stack.run.matrix, stack.run.sequence
+    metrics = _listed(_metrics(stack.run))
+    after, points = curve(matrix)
+    entries = []
+    for config, place in zip(stack.configs, stack.places, strict=True):
+        told = config.as_dict()
+        found = _result(_at(metrics, place), stack.run, config, told["policy"])
+        entries.append({"id": config.id, "config": told, "summary": found})
+    rows, seeds = (list(numbers) for numbers in zip(*stack.places, strict=True))
+    arrays = {
+        name: np.ascontiguousarray(values[rows, seeds])
+        for name, values in (
+            ("own", matrix.own),
+            ("best", matrix.best),
+            ("last", matrix.last),
+            ("curve", points),
+        )
+    }
+    arrays |= {"after": after, "test_sizes": sequence.test_sizes}
+    return entries, arrays | {"train_sizes": sequence.train_sizes}
+
+
+def _listed(values: Any) -> Any:
+    """A nest of arrays as lists of finite numbers or None: thousands of runs pick theirs."""
+    if isinstance(values, Mapping):
+        return {str(key): _listed(value) for key, value in values.items()}
+    if isinstance(values, np.ndarray):
+        return _Listed(finite(values.astype(np.float64).tolist()))
+    return finite(values)
+
+
+class _Listed(list[Any]):
+    """An array [P, S] as lists; its type tells it from a list that holds for all replicas."""
+
+
+def _at(values: Any, place: tuple[int, int]) -> Any:
+    """One replica's share of what `_listed` gives; a plain number holds for all replicas."""
+    if type(values) is _Listed:
+        return values[place[0]][place[1]]
+    if type(values) is dict:
+        return {key: _at(value, place) for key, value in values.items()}
+    return values
