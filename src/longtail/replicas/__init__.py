@@ -77,7 +77,8 @@ class Replicas(nn.Module):
         chains = [linear_chain(member) for member in self.members]
         # Plain tuples, not a submodule: the same layers must not be registered twice.
         self._chains = None if None in chains else list(zip(*chains, strict=True))
-        self._regressions = _regressions(self._chains)
+        # The layers, one a policy, of models that are one product θ · x; None for others.
+        self.regressions = _regressions(self._chains)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Replicas:
         """What `to`, `double` and the like go through: they move every parameter on its own."""
@@ -100,9 +101,9 @@ class Replicas(nn.Module):
 
     def regression_weights(self) -> list[nn.Parameter] | None:
         """The policies' weights [S, 1, d] of models that are one product θ · x; None for others."""
-        if self._regressions is None or not self.training or _has_hooks(self):
+        if self.regressions is None or not self.training or _has_hooks(self):
             return None
-        return [layer._parameters["weight"] for layer in self._regressions]  # pyright: ignore
+        return [layer._parameters["weight"] for layer in self.regressions]  # pyright: ignore
 
     def replica(self, policy: int, seed: int) -> nn.Module:
         """A plain, independent copy of one member (`seed` is its place in `models`)."""

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from longtail.methods.base import Method, rows_of
-from longtail.methods.finetune import backward
 from longtail.methods.storage import tensors_of
 from longtail.replicas import lead_of
 from longtail.tasks import Batch, Examples, Ragged, map_leaves
@@ -153,7 +152,7 @@ class _Step:
         with contextlib.ExitStack() as stack:
             if self.slots is not None:
                 stack.enter_context(method.buffer.planned(self.slots))  # pyright: ignore
-            backward(method, self.batch, run.autocast)
+            run.gradient(self.batch, 1.0)
         method.after_backward()
         if run.settings.clip is not None:
             clip_gradients(run.model, run.settings.clip)

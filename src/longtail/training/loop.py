@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from longtail.methods import Method
 from longtail.methods.base import size_of
-from longtail.methods.finetune import backward
 from longtail.metrics import ScoreMatrix
 from longtail.names import POLICIES, Policy
 from longtail.replicas import lead_of, parameter_groups
@@ -38,6 +37,7 @@ from longtail.training.optimizer import (
 )
 from longtail.training.recorder import Recorder
 from longtail.training.settings import TrainSettings
+from longtail.training.step import choose_gradient
 
 _NOTHING = contextlib.nullcontext()
 
@@ -94,6 +94,7 @@ class Run:
         self.optimizer = build_optimizer(model, self.policies, settings)
         self.autocast = autocast(self.device, settings.autocast)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
+        self.gradient = choose_gradient(method, self.autocast, self.scaler)
         self.position = Position()
         self.best: Best | None = None  # the best epoch of this task so far
         trained = sequence.train_sizes > 0
@@ -243,14 +244,8 @@ def step(run: Run, examples: Examples, index: Tensor) -> None:
         p.grad = None
     for start in range(0, rows, size):
         batch: Batch = examples[index[..., start : start + size] if rows > size else index]
-        if rows <= size and not scaler.is_enabled():
-            backward(method, batch, run.autocast)
-        else:
-            with run.autocast:
-                loss = method.loss(batch)
-            if rows > size:  # every example counts the same, whatever batch it is in
-                loss = loss * (size_of(batch) / rows)
-            scaler.scale(loss).backward()
+        # every example counts the same, whatever batch it is in
+        run.gradient(batch, size_of(batch) / rows if rows > size else 1.0)
         batches.append(batch)
         outputs.append(method.outputs)
     scaler.unscale_(run.optimizer)
