@@ -1,4 +1,4 @@
-"""How a run gets its gradients, which is decided when it is built."""
+"""The body of a step, and how a run gets its gradients, which is decided when it is built."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from longtail.methods import EWC, Finetune, Method
 from longtail.replicas import Replicas
 from longtail.replicas.regression import RegressionGradient
 from longtail.tasks import REGRESSION, Batch, Segments, StackedExamples, TableSequence
-from longtail.training import POLICIES, Run, TrainSettings, train
+from longtail.training import POLICIES, Run, TrainSettings, cuda_graphs, step, train
+from longtail.training.cuda_graphs import GraphStep
 
 P, S, D = 2, 3, 5
 
@@ -106,3 +107,17 @@ def test_hooks_that_come_later_are_called() -> None:
     run.model.register_forward_hook(lambda *_: seen.append(1))
     train(run)
     assert len(seen) == 5
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_eager_and_padded_steps_go_through_one_body(
+    captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, calls = make_run(clip=0.5), []
+    if captured:
+        run.take_step = GraphStep(run, capture=False)
+    body = step.update
+    for module in (step, cuda_graphs):
+        monkeypatch.setattr(module, "update", lambda *args: (calls.append(1), body(*args))[1])
+    train(run)
+    assert len(calls) == 5

@@ -1,7 +1,7 @@
 """THE loop: every task, every epoch, every batch, and what happens between tasks.
 
-`train` and `step` below are all of it. `Run` holds everything that changes while they run, so that
-a snapshot of it, taken after any step, continues bit for bit.
+`train` below is all of it, with `step.py` for what happens to one batch. `Run` holds everything
+that changes while they run, so that a snapshot of it, taken after any step, continues bit for bit.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from longtail.methods import Method
-from longtail.methods.base import size_of
 from longtail.metrics import ScoreMatrix
 from longtail.names import POLICIES, Policy
 from longtail.replicas import lead_of, parameter_groups
 from longtail.support.random import Seed, permutation
-from longtail.tasks import Batch, Examples, TaskSequence
+from longtail.tasks import Examples, TaskSequence
 from longtail.tasks.examples import in_order, rows_device
 from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.training.cuda_graphs import GraphForward, GraphStep
@@ -31,13 +30,12 @@ from longtail.training.optimizer import (
     autocast,
     build_optimizer,
     captures,
-    clip_gradients,
     compile_model,
     set_learning_rate,
 )
 from longtail.training.recorder import Recorder
 from longtail.training.settings import TrainSettings
-from longtail.training.step import choose_gradient
+from longtail.training.step import choose_gradient, step
 
 _NOTHING = contextlib.nullcontext()
 
@@ -235,30 +233,6 @@ def arranged(run: Run, examples: Examples, order: Tensor) -> tuple[Examples, Ten
     return lay_out(order), torch.arange(len(examples))
 
 
-def step(run: Run, examples: Examples, index: Tensor) -> None:
-    """One optimizer step on the rows `index`, in `accumulate` batches where that is asked for."""
-    method, scaler, size = run.method, run.scaler, run.settings.batch_size
-    rows = index.shape[-1]
-    batches, outputs = [], []
-    for p in run.parameters:
-        p.grad = None
-    for start in range(0, rows, size):
-        batch: Batch = examples[index[..., start : start + size] if rows > size else index]
-        # every example counts the same, whatever batch it is in
-        run.gradient(batch, size_of(batch) / rows if rows > size else 1.0)
-        batches.append(batch)
-        outputs.append(method.outputs)
-    scaler.unscale_(run.optimizer)
-    if not scaler.is_enabled() or _finite(run.parameters):  # otherwise the step will be skipped
-        method.after_backward()
-    if run.settings.clip is not None:
-        clip_gradients(run.model, run.settings.clip)
-    scaler.step(run.optimizer)
-    scaler.update()
-    for batch, method.outputs in zip(batches, outputs, strict=True):
-        method.observe(batch)
-
-
 def record_scores(run: Run) -> None:
     """Scores of all tasks so far where that is due; otherwise of the task just learned (a_ii)."""
     if not callable(run.evaluate):
@@ -277,11 +251,6 @@ def compare_epoch(run: Run) -> None:
         score = validation_score(run.scored, run.sequence, run.position.task, run.evaluate)
     higher = run.sequence.objective.higher_is_better
     run.best = keep_best(run.best, run.model, score, higher)
-
-
-def _finite(parameters: list[nn.Parameter]) -> bool:
-    grads = [p.grad for p in parameters if p.grad is not None]
-    return bool(torch.stack(torch._foreach_norm(grads)).isfinite().all())
 
 
 def _check_replicas(model: nn.Module, sequence: TaskSequence, seed: Seed) -> None:
