@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longtail.replicas import Replicas
 from longtail.replicas.factored import Factored
 from longtail.replicas.linear import all_as_one, is_special
+from longtail.replicas.program import Replicas
 from longtail.tasks.objectives import REGRESSION, Objective
 
 

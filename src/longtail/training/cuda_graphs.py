@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from longtail.methods.base import Method, rows_of
-from longtail.methods.storage import tensors_of
+from longtail.methods.buffers import tensors_of
 from longtail.replicas import lead_of
 from longtail.tasks import Batch, Examples, Ragged, map_leaves
 from longtail.tasks.examples import locate
