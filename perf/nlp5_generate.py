@@ -31,7 +31,7 @@ from longtail.support.devices import hardware
 from longtail.support.machine import now, versions
 from longtail.tasks.examples import rows_device
 from longtail.training.cuda_graphs import WARM_UP, GraphStep
-from longtail.training.loop import step
+from longtail.training.step import step
 
 LIMIT = 48  # tokens of an answer: an untrained model does not end before
 BARS = {"generation": 5.0, "training": 0.9}

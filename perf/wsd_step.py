@@ -36,9 +36,9 @@ from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.names import POLICIES
 from longtail.replicas import build_model
 from longtail.tasks import Objective, Segments, TableSequence
+from longtail.tasks.evaluator import outputs_of
 from longtail.tasks.examples import Ragged
 from longtail.training import Run
-from longtail.training.evaluation import outputs_of
 from longtail.training.optimizer import set_learning_rate
 from longtail.training.settings import TrainSettings
 

@@ -56,7 +56,7 @@ def build(prepared: Path | None, first: int, count: int, device: str) -> tuple[R
 def once(run: Run, evaluate: bool) -> float:
     """Seconds for the whole stretch, from its first task."""
     run.position = Position()
-    run.evaluate = Evaluation() if evaluate else False
+    run.evaluate = Evaluation() if evaluate else None
     wait(run)
     begin = time.perf_counter()
     train(run)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longtail.metrics import ScoreMatrix, bootstrap, breakdown, curve, summary
+from longtail.metrics import ScoreMatrix, breakdown, curve, summary
 
 
 def test_by_hand():
@@ -165,7 +165,6 @@ def test_replicas_are_matrices_side_by_side(lead):
         summary(stack),
         curve(stack)[1],
         breakdown(stack, sizes)["tail"],
-        bootstrap(stack, 20),
     ]
     for place in np.ndindex(*lead):
         m = ScoreMatrix(sizes)
@@ -176,7 +175,6 @@ def test_replicas_are_matrices_side_by_side(lead):
             assert np.asarray(results[2][name])[place] == pytest.approx(
                 breakdown(m, sizes)["tail"][name]
             )
-            assert np.asarray(results[3][name])[place] == pytest.approx(bootstrap(m, 20)[name])
         assert results[1][place] == pytest.approx(curve(m)[1])
     assert bool(stack.rows) == (not lead)
 
@@ -240,14 +238,3 @@ def ScoreMatrixOf(final: list[float]) -> ScoreMatrix:
         m.record(j, {j: final[j]})
     m.record(len(final) - 1, dict(enumerate(final)))
     return m
-
-
-def test_bootstrap_covers_the_standard_error_of_a_mean():
-    values = np.random.default_rng(2).normal(size=400)
-    low, high = bootstrap(ScoreMatrixOf(values.tolist()), samples=2000)["RP"]
-    assert low < values.mean() < high
-    assert (high - low) / (2 * 1.96 * values.std() / 20) == pytest.approx(1, abs=0.1)
-    narrow = bootstrap(ScoreMatrixOf(values.tolist()), samples=2000, level=0.5)["RP"]
-    assert low < narrow[0] < narrow[1] < high
-    with pytest.raises(ValueError, match=r"1\.5"):
-        bootstrap(ScoreMatrixOf([1.0]), level=1.5)

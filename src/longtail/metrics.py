@@ -19,8 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.support.random import integers
-
 METRICS = ("RP", "LP", "BWT", "FGT")
 Scores = Mapping[int, Any] | tuple[Any, Any]
 
@@ -227,27 +225,6 @@ def breakdown(m: ScoreMatrix, train_sizes: Any) -> dict[str, dict[str, Any]]:
             **_summary(m, chosen),
         }
     return result
-
-
-def bootstrap(
-    m: ScoreMatrix, samples: int = 1000, level: float = 0.95, seed: int = 0
-) -> dict[str, Any]:
-    """Confidence intervals by drawing tasks with replacement: metric -> array ``[*lead, 2]``."""
-    if not 0 < level < 1 or samples < 1:
-        raise ValueError(f"Invalid level or samples: {level}, {samples}")
-    parts, weights = _parts(m, np.ones(len(m), bool)), m.test_sizes.astype(np.float64)
-    count = len(m)
-    drawn: dict[str, list[np.ndarray]] = {name: [] for name in METRICS}
-    for sample in range(samples):
-        chosen = integers(count, count, seed, "bootstrap", sample).numpy()
-        times = np.bincount(chosen, minlength=count)
-        for name, (values, tasks) in parts.items():
-            drawn[name].append(_mean(values, (weights * times)[tasks]))
-    bounds = [(1 - level) / 2, (1 + level) / 2]
-    return {
-        name: np.moveaxis(np.quantile(np.stack(found), bounds, axis=0), 0, -1)
-        for name, found in drawn.items()
-    }
 
 
 def _parts(m: ScoreMatrix, chosen: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -138,7 +138,7 @@ def test_registry(tmp_path, monkeypatch):
         "tasks.adapters",
         "tasks.ordering",
         "methods.buffers",
-        "training.evaluation",
+        "tasks.evaluator",
         "models.mlp",
         "benchmarks.toy",
         "report.checks",

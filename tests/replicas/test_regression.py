@@ -1,17 +1,14 @@
-"""The loss of a stack of linear regressions, with its gradient in the same pass."""
+"""The gradient of a stack of linear regressions, written without autograd."""
 
 import copy
-from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from longtail.methods import Finetune
-from longtail.methods.finetune import backward
 from longtail.replicas import Replicas
 from longtail.replicas.factored import Factored
-from longtail.replicas.regression import regression_loss, write_gradients
+from longtail.replicas.regression import RegressionGradient
 from longtail.tasks.objectives import CLASSIFICATION, REGRESSION
 
 P, S, B, D = 3, 4, 6, 5
@@ -38,105 +35,39 @@ def by_autograd(stack: Replicas, inputs: Tensor, targets: Tensor, weights: Tenso
     return losses.mean(-1).sum() if weights is None else (losses * weights).sum()
 
 
-@pytest.mark.parametrize("factored", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
-def test_gradients_without_a_loss_are_the_same(factored: bool, padded: bool) -> None:
-    stack, other = make(), make()
-    weights = torch.tensor([0.25] * 4 + [0.0] * 2).double() if padded else None
-    for fresh in (True, True, False):  # the last adds to the gradients there are
-        x, y = batch((P, S, B), factored)
-        if fresh:
-            stack.zero_grad()
-            other.zero_grad()
-        assert write_gradients(stack, REGRESSION, x, y, weights)
-        loss = regression_loss(other, REGRESSION, x, y, weights)
-        assert loss is not None
-        loss.backward()
-        for mine, theirs in zip(stack.parameters(), other.parameters(), strict=True):
-            assert torch.equal(mine.grad, theirs.grad)
-
-
-def test_gradients_follow_a_model_that_is_changed() -> None:
-    stack, other = make(), make()
-    x, y = batch((P, S, B), False)
-    assert write_gradients(stack, REGRESSION, x, y)
-    stack.zero_grad()
-    stack.float()
-    assert write_gradients(stack, REGRESSION, x.float(), y.float())
-    assert write_gradients(other, REGRESSION, x, y)
-    for mine, theirs in zip(stack.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad.float())
-
-
-def test_a_subclass_that_adds_to_the_loss_is_asked_for_it() -> None:
-    class Doubled(Finetune):
-        def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-            return super().loss(batch) * 2.0
-
-    x, y = batch((P, S, B), False)
-    found = []
-    for kind in (Finetune, Doubled):
-        method = kind(make(), REGRESSION, seed=torch.arange(S))
-        backward(method, (x, y), nullcontext())
-        found.append([p.grad.clone() for p in method.model.parameters()])
-    for once, twice in zip(*found, strict=True):
-        torch.testing.assert_close(2.0 * once, twice)
-
-
-def test_finetune_makes_no_loss_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> Tensor:
-        raise AssertionError("the loss was asked for")
-
-    monkeypatch.setattr("longtail.methods.finetune.regression_loss", refuse)
-    method = Finetune(make(), REGRESSION, seed=torch.arange(S))
-    backward(method, batch((P, S, B), False), nullcontext())
-    assert all(p.grad is not None for p in method.model.parameters())
-
-
-def test_who_wraps_the_loss_of_a_method_is_asked_for_it() -> None:
-    method = Finetune(make(), REGRESSION, seed=torch.arange(S))
-    loss, seen = method.loss, []
-
-    def logged(batch: tuple[Tensor, Tensor]) -> Tensor:
-        seen.append(value := loss(batch))
-        return value
-
-    method.loss = logged
-    backward(method, batch((P, S, B), False), nullcontext())
-    assert [value.item() > 0 for value in seen] == [True]
-
-
 @pytest.mark.parametrize("policies", [1, P])
 @pytest.mark.parametrize("factored", [False, True])
 @pytest.mark.parametrize("shared_targets", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_loss_and_gradients_are_autograds(
+def test_gradients_are_autograds(
     policies: int, factored: bool, shared_targets: bool, padded: bool
 ) -> None:
     stack = make(policies)
-    other = copy.deepcopy(stack)
-    x, y = batch((S, B) if shared_targets else (policies, S, B), factored)
+    other, gradient = copy.deepcopy(stack), RegressionGradient(stack)
     weights = torch.tensor([0.25] * 4 + [0.0] * 2).double() if padded else None
-    for scale in (1.0, 8.0):  # the second accumulates, as a GradScaler would have it
-        loss = regression_loss(stack, REGRESSION, x, y, weights)
-        expected = by_autograd(other, x, y, weights)
-        assert loss is not None
-        torch.testing.assert_close(loss, expected)
-        (loss * scale).backward()
-        (expected * scale).backward()
+    for fresh, share in ((True, 1.0), (True, 0.5), (False, 1.0), (False, 0.25), (True, 1.0)):
+        x, y = batch((S, B) if shared_targets else (policies, S, B), factored)
+        if fresh:  # the others add to the gradients there are
+            stack.zero_grad()
+            other.zero_grad()
+        assert gradient(x, y, weights, share)
+        (by_autograd(other, x, y, weights) * share).backward()
+        for mine, theirs in zip(stack.parameters(), other.parameters(), strict=True):
+            assert mine.grad.is_contiguous()
+            torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_gradients_follow_a_model_that_is_changed() -> None:
+    stack, other = make(), make()
+    gradient = RegressionGradient(stack)
+    x, y = batch((P, S, B), False)
+    assert gradient(x, y)
+    stack.zero_grad()
+    stack.float()
+    assert gradient(x.float(), y.float())
+    assert RegressionGradient(other)(x, y)
     for mine, theirs in zip(stack.parameters(), other.parameters(), strict=True):
-        assert mine.grad.is_contiguous()
-        torch.testing.assert_close(mine.grad, theirs.grad)
-
-
-def test_finetune_uses_it_and_others_do_not_lose_their_outputs() -> None:
-    stack = make()
-    x, y = batch((P, S, B), factored=True)
-    method = Finetune(stack, REGRESSION, seed=torch.arange(S))
-    assert method.loss((x, y)).grad_fn.name().startswith("_Loss")
-    stack.eval()
-    assert not method.loss((x, y)).grad_fn.name().startswith("_Loss")
-    assert method.outputs is not None
+        torch.testing.assert_close(mine.grad, theirs.grad.float())
 
 
 def watch_parameter(stack: Replicas) -> None:
@@ -183,20 +114,30 @@ def move_apart(stack: Replicas) -> None:
 def test_a_stack_that_is_watched_or_changed_goes_through_autograd(change) -> None:
     stack = make()
     x, y = batch((P, S, B), factored=False)
-    assert regression_loss(stack, REGRESSION, x, y) is not None
+    gradient = RegressionGradient(stack)
+    assert gradient(x, y)
+    stack.zero_grad()
     change(stack)
-    assert regression_loss(stack, REGRESSION, x, y) is None
+    assert not gradient(x, y)
+    assert all(p.grad is None for p in stack.parameters())
 
 
-def test_other_models_objectives_and_batches_go_through_autograd() -> None:
-    x, y = batch((P, S, B), factored=False)
+def test_other_models_and_objectives_are_none_of_its_business() -> None:
     linear = [nn.Sequential(nn.Linear(D, 1), nn.Flatten(-2)).double() for _ in range(S)]
     deep = [nn.Sequential(nn.Linear(D, 2), nn.Linear(2, 1), nn.Flatten(-2)).double()] * S
+    assert RegressionGradient.applies(make(), REGRESSION)
     for models in (linear, deep):
-        assert regression_loss(Replicas(models, P), REGRESSION, x, y) is None
-    assert regression_loss(linear[0], REGRESSION, x[0], y[0, 0]) is None
-    assert regression_loss(make(), CLASSIFICATION, x, y) is None
-    shared = x[0].expand(S, B, D)
-    assert regression_loss(make(), REGRESSION, shared, y) is None
+        assert not RegressionGradient.applies(Replicas(models, P), REGRESSION)
+    assert not RegressionGradient.applies(linear[0], REGRESSION)
+    assert not RegressionGradient.applies(make(), CLASSIFICATION)
+
+
+def test_other_batches_go_through_autograd() -> None:
+    stack = make()
+    gradient = RegressionGradient(stack)
+    x, y = batch((P, S, B), factored=False)
+    assert not gradient(x[0].expand(S, B, D), y)
     with torch.no_grad():
-        assert regression_loss(make(), REGRESSION, x, y) is None
+        assert not gradient(x, y)
+    stack.eval()
+    assert not gradient(x, y)

@@ -15,6 +15,7 @@ from longtail.replicas import Replicas, build_model
 from longtail.support.random import permutation
 from longtail.tasks import (
     CLASSIFICATION,
+    Evaluator,
     Examples,
     Rows,
     StackedExamples,
@@ -57,14 +58,15 @@ def make_model(_seed: int = 0) -> nn.Module:
 def make_run(method: str = "finetune", seed=3, policies=("continual",), **settings) -> Run:
     sequence = settings.pop("sequence", None) or make_sequence()
     options = settings.pop("options", {})
-    model = settings.pop("model", None)
+    model, evaluate = settings.pop("model", None), settings.pop("evaluate", None)
     if model is None:
         model = build_model(make_model, seed, len(policies))
     stacked = torch.tensor(seed) if isinstance(seed, list) else seed
     made = METHODS[method](model, sequence.objective, seed=stacked, **options)
     chosen = [POLICIES[p] if isinstance(p, str) else p for p in policies]
     defaults = {"batch_size": 4, "epochs": 2, "lr": 1e-2, "fused": False}
-    return Run(sequence, model, made, chosen, TrainSettings(**{**defaults, **settings}), stacked)
+    given = TrainSettings(**{**defaults, **settings})
+    return Run(sequence, model, made, chosen, given, stacked, evaluate)
 
 
 def weights(model: nn.Module) -> list[Tensor]:
@@ -279,12 +281,10 @@ def test_scores_are_recorded_for_each_task_and_for_all_when_due() -> None:
 
 
 def test_own_evaluation_and_none_at_all() -> None:
-    run = make_run()
-    run.evaluate = lambda model, sequence, tasks: np.full(len(tasks), 0.25)
+    run = make_run(evaluate=lambda model, sequence, tasks: np.full(len(tasks), 0.25))
     train(run)
     assert summary(run.matrix)["RP"] == pytest.approx(0.25)
-    run = make_run()
-    run.evaluate = False
+    run = make_run(evaluate=False)
     train(run)
     assert not run.matrix.rows
 
@@ -303,8 +303,7 @@ def test_scores_that_are_still_on_their_way_are_recorded_in_order_when_somebody_
             assert run.matrix.own[:3].tolist() == [0.0, 0.1, 0.2]
 
     steps: list[tuple[int, int]] = []
-    run = make_run()
-    run.evaluate = lambda model, sequence, tasks: torch.tensor(tasks).double() / 10
+    run = make_run(evaluate=lambda model, sequence, tasks: torch.tensor(tasks).double() / 10)
     train(run, on_evaluation=listen, on_step=on_step)
     assert seen == list(range(6))
     told = dict(reversed(steps))  # how many were told at the first step of each task
@@ -312,7 +311,7 @@ def test_scores_that_are_still_on_their_way_are_recorded_in_order_when_somebody_
 
 
 def test_a_benchmark_may_choose_the_best_epoch_by_its_own_score() -> None:
-    class Own:
+    class Own(Evaluator):
         def __init__(self) -> None:
             self.asked: list[int] = []
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from longtail.tasks import TaskSequence
+from longtail.tasks import Evaluator, TaskSequence
 
 S = TypeVar("S")
 
@@ -22,13 +22,12 @@ class Benchmark:
     Attributes:
         sequence: the tasks.
         make_model: seed -> a fresh model; it draws from torch's generator, which the caller seeds.
-        evaluate: replaces the default evaluation where a benchmark has its own, called as
-            ``evaluate(model, sequence, tasks)`` with a range of tasks.
+        evaluate: replaces the usual evaluator where a benchmark has its own.
     """
 
     sequence: TaskSequence
     make_model: Callable[[int], nn.Module]
-    evaluate: Callable[..., Any] | None = None
+    evaluate: Evaluator | None = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from longtail.methods.storage import widen
+from longtail.methods.buffers import widen
 from longtail.replicas import lead_of
 from longtail.support.random import Seed
 from longtail.tasks import Batch, Examples, Objective, Outputs, Ragged, map_leaves
@@ -46,7 +46,7 @@ class Method:
 
     name: ClassVar[str] = ""
     # True if loss and after_backward launch the same kernels every step, up to what `self.buffer`
-    # (a `memory.Storage`) gives them, empty or not, in `draws` draws of `draw_size`.
+    # (a `buffers.Storage`) gives them, empty or not, in `draws` draws of `draw_size`.
     capturable: ClassVar[bool] = False
     draws: ClassVar[int] = 0
 

@@ -13,16 +13,165 @@ What to keep is decided on the CPU, where the random numbers of a batch cost mic
 rows themselves stay on the device they came on, which gets the row numbers without a wait.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.methods.storage import Storage, tensors_of
 from longtail.support.random import Seed, integers, permutation, uniform
-from longtail.tasks.examples import Device, Examples
+from longtail.tasks.examples import Device, Examples, Ragged, map_leaves
+
+_STEP = 16  # ragged storage widens in steps, so that slowly growing rows do not copy it often
+
+
+class Storage(ABC):
+    """Rows in preallocated tensors, one a leaf: ``[*outer, replicas * capacity, ...]``.
+
+    Attributes:
+        version: counts how often these tensors were replaced (made, widened, loaded): whoever holds
+            on to them, as a captured step does, has to look again when it changes.
+    """
+
+    def __init__(self, capacity: int, seed: Seed, leads: Sequence[int] | None = None) -> None:
+        if capacity < 1:
+            raise ValueError(f"Invalid capacity: {capacity}, should be at least 1")
+        self.capacity, self.seed = capacity, seed.cpu() if isinstance(seed, Tensor) else seed
+        self.replicas = len(seed) if isinstance(seed, Tensor) else None
+        self.leads = leads
+        self.draws = self.version = 0
+        self._planned: Iterator[Tensor] | None = None
+        self._base = np.arange(self.replicas or 1)[:, None] * capacity
+        self._structure: Any = None
+        self._fields: list[Tensor] = []
+        self._dims: list[int] = []  # where the slots of a field lie
+        self._padded: list[bool] = []  # whether a field's rows may change their width
+        self._device = torch.device("cpu")
+
+    def _allocate(self, rows: tuple[Any, ...]) -> None:
+        self._structure = _structure(rows)
+        self._padded = _padded(self._structure)
+        for part, tree in enumerate(rows):
+            for tensor in tensors_of(tree):
+                dim = 0 if self.replicas is None else self._lead(rows, part, tensor) - 1
+                shape = list(tensor.shape)
+                if self.replicas is not None and shape.pop(dim) != self.replicas:
+                    raise ValueError(f"Rows {tuple(tensor.shape)} of {self.replicas} replicas")
+                shape[dim] = (self.replicas or 1) * self.capacity
+                self._fields.append(tensor.new_zeros(shape))
+                self._dims.append(dim)
+        self._device = self._fields[0].device
+        self.version += 1
+
+    def _lead(self, rows: tuple[Any, ...], part: int, tensor: Tensor) -> int:
+        """How many leading dimensions a part has: told, or 2 where only [P, S, n] fits."""
+        if self.leads is not None:
+            return self.leads[part]
+        stack = next(tensors_of(rows)).shape[:2]
+        if part == 0 or tensor.shape[1:3] != stack:
+            return 1
+        if tensor.shape[:2] == stack:
+            raise ValueError(f"Rows {tuple(tensor.shape)} are ambiguous: give `leads`")
+        return 2
+
+    def _write(self, rows: tuple[Any, ...], sources: np.ndarray, slots: np.ndarray) -> None:
+        """Copy rows ``sources`` to ``slots``, all distinct; both count over replicas and rows."""
+        if not self._fields:
+            self._allocate(rows)
+        source, slot = self._index(sources), self._index(slots)
+        for i, (dim, new) in enumerate(zip(self._dims, tensors_of(rows), strict=True)):
+            new = new.detach() if self.replicas is None else new.detach().flatten(dim, dim + 1)
+            new, stored = new.index_select(dim, source), self._fields[i]
+            if self._padded[i] and new.shape[dim + 1] != stored.shape[dim + 1]:
+                width = max(stored.shape[dim + 1], -(-new.shape[dim + 1] // _STEP) * _STEP)
+                new = widen(new, dim + 1, width)
+                if stored.shape[dim + 1] != width:
+                    stored = self._fields[i] = widen(stored, dim + 1, width)
+                    self.version += 1
+            stored.index_copy_(dim, slot, new)
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many rows there are (per replica)."""
+
+    def draw(self, k: int) -> Any:
+        """``k`` stored rows, uniformly and with replacement: a tuple of the parts added."""
+        if self._planned is not None:
+            return self._read(next(self._planned))
+        rows = self._read(self._index(self._flat(self._choose(k))))
+        return _trim(rows) if True in self._padded else rows
+
+    def plan(self, draws: int, k: int, size: int) -> Tensor:
+        """What the next draws of ``k`` rows will read: numbers ``[draws, S * size]``, on the CPU.
+
+        Each draw is filled up to ``size`` with a row it has. For steps that are captured: copy the
+        numbers to where the step reads them, and run it within :meth:`planned`.
+        """
+        chosen = [self._choose(k) for _ in range(draws)]
+        filled = [np.concatenate((c, np.repeat(c[..., :1], size - k, -1)), -1) for c in chosen]
+        return torch.from_numpy(np.stack([self._flat(slots) for slots in filled]))
+
+    @contextmanager
+    def planned(self, numbers: Tensor) -> Iterator[None]:
+        """Within it, draws read the rows ``numbers [draws, S * size]``, one line after the other.
+
+        Ragged rows come at their stored width: the longest one is not looked up, for which the
+        host would have to wait.
+        """
+        self._planned = iter(numbers.unbind())
+        try:
+            yield
+        finally:
+            self._planned = None
+
+    def _flat(self, slots: np.ndarray) -> np.ndarray:
+        """Slots ``[S?, k]`` as numbers over all replicas, ``[S * k]``."""
+        return slots if self.replicas is None else (self._base + slots).ravel()
+
+    def _read(self, index: Tensor) -> Any:
+        """The rows with these numbers ``[S * k]``, each part ``[*lead, k, ...]``."""
+        rows = []
+        for dim, stored in zip(self._dims, self._fields, strict=True):
+            row = stored.index_select(dim, index)
+            rows.append(row if self.replicas is None else row.unflatten(dim, (self.replicas, -1)))
+        return _build(self._structure, rows)
+
+    def _index(self, numbers: np.ndarray) -> Tensor:
+        index = torch.from_numpy(numbers)
+        return index if self._device.type == "cpu" else index.to(self._device, non_blocking=True)
+
+    def _choose(self, k: int) -> np.ndarray:
+        """``k`` slots in use, ``[S?, k]``, other ones at every call."""
+        if not len(self):
+            raise ValueError("Cannot draw from an empty buffer")
+        self.draws += 1
+        return integers(len(self), k, self.seed, "draw", self.draws).numpy()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "capacity": self.capacity,
+            "seed": self.seed,
+            "draws": self.draws,
+            "structure": self._structure,
+            "fields": list(self._fields),
+            "dims": list(self._dims),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], device: Device | None = None) -> None:
+        """Go on from a saved state, with the rows on ``device`` (by default where they are)."""
+        if state["capacity"] != self.capacity:
+            raise ValueError(f"Invalid capacity: {self.capacity}, saved was {state['capacity']}")
+        self.seed, self.draws = state["seed"], state["draws"]
+        if isinstance(self.seed, Tensor):
+            self.seed = self.seed.cpu()
+        self._structure, self._dims = state["structure"], list(state["dims"])
+        self._fields = [field.to(device or field.device, copy=True) for field in state["fields"]]
+        self.version += 1
+        if self._fields:
+            self._padded, self._device = _padded(self._structure), self._fields[0].device
 
 
 class ReservoirBuffer(Storage):
@@ -138,3 +287,61 @@ class TaskBuffer(Storage):
         self.tasks, self._size = state["tasks"], state["size"]
         self._rank = state["rank"].cpu().numpy().copy()
         self._order = state["order"].cpu().numpy().copy()
+
+
+def widen(tensor: Tensor, dim: int, width: int) -> Tensor:
+    """The tensor with zeros appended along ``dim``."""
+    if tensor.shape[dim] == width:
+        return tensor
+    shape = list(tensor.shape)
+    shape[dim] = width - tensor.shape[dim]
+    return torch.cat([tensor, tensor.new_zeros(shape)], dim)
+
+
+def tensors_of(tree: Any) -> Iterator[Tensor]:
+    """The tensors of nested tuples and dicts, in order; a Ragged is a tuple of two."""
+    if isinstance(tree, Tensor):
+        yield tree
+    else:
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors_of(part)
+
+
+def _structure(tree: Any) -> Any:
+    """How tensors are nested, in plain containers that any snapshot can hold."""
+    if isinstance(tree, Tensor):
+        return None
+    if isinstance(tree, dict):
+        return {key: _structure(part) for key, part in tree.items()}
+    return "ragged" if isinstance(tree, Ragged) else [_structure(part) for part in tree]
+
+
+def _padded(structure: Any) -> list[bool]:
+    """For each tensor whether it is the padded one of a Ragged."""
+    if structure is None or structure == "ragged":
+        return [False] if structure is None else [True, False]
+    parts = structure.values() if isinstance(structure, dict) else structure
+    return [flag for part in parts for flag in _padded(part)]
+
+
+def _build(structure: Any, tensors: list[Tensor]) -> Any:
+    """The inverse of :func:`tensors_of`; takes from the front of the list."""
+    if structure is None:
+        return tensors.pop(0)
+    if structure == "ragged":
+        return Ragged(tensors.pop(0), tensors.pop(0))
+    if isinstance(structure, dict):
+        return {key: _build(part, tensors) for key, part in structure.items()}
+    return tuple(_build(part, tensors) for part in structure)
+
+
+def _trim(rows: Any) -> Any:
+    """Ragged rows as wide as the longest: a wait on a GPU, which the shorter batch repays."""
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, Ragged):
+            return value
+        longest = int(value.lengths.max())
+        return Ragged(value.padded.narrow(value.lengths.ndim, 0, longest), value.lengths)
+
+    return map_leaves(leaf, rows)

@@ -25,8 +25,7 @@ from longtail.methods.base import (
     rows_of,
     size_of,
 )
-from longtail.methods.buffers import ReservoirBuffer
-from longtail.methods.storage import widen
+from longtail.methods.buffers import ReservoirBuffer, widen
 from longtail.tasks import Batch, Outputs, Ragged
 
 

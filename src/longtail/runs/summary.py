@@ -12,6 +12,7 @@ from longtail.names import POLICIES
 from longtail.runs.build import Stack
 from longtail.runs.config import POLICY_FIELDS, RunConfig
 from longtail.runs.progress import finite
+from longtail.tasks import Evaluator
 from longtail.training import Run
 from longtail.training.evaluation import evaluate_validation
 
@@ -26,10 +27,10 @@ def _metrics(run: Run) -> dict[str, Any]:
     main = run.sequence.objective.score_name
     found = {**summary(run.matrix), "breakdown": breakdown(run.matrix, run.sequence.train_sizes)}
     found |= {name: summary(matrix) for name, matrix in run.matrices.items() if name != main}
-    if hasattr(run.evaluate, "summary"):  # what a benchmark has to say beside
-        found |= run.evaluate.summary(run.matrix, run.sequence)  # pyright: ignore
+    evaluator = run.evaluate or Evaluator()
+    found |= evaluator.summary(run.matrix, run.sequence)
     with run.evaluating():
-        validation = evaluate_validation(run.scored, run.sequence, run.evaluate)
+        validation = evaluate_validation(run.scored, run.sequence, evaluator)
     return found if validation is None else {**found, "validation": validation}
 
 

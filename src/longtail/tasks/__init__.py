@@ -5,10 +5,12 @@
     sequence = validation_share(sequence, seed=0, share=0.05)
 
 Tables of examples live in `examples.py`, losses and scores in `objectives.py`, tasks in
-`sequences.py`, orders, splits and unions in `ordering.py`, your own data in `adapters.py`.
+`sequences.py`, orders, splits and unions in `ordering.py`, your own data in `adapters.py`, the pass
+that scores a model on all tasks in `evaluator.py`.
 """
 
 from longtail.tasks.adapters import DatasetExamples, from_datasets, from_hf, from_tensors
+from longtail.tasks.evaluator import Evaluator
 from longtail.tasks.examples import (
     Batch,
     Examples,
@@ -43,6 +45,7 @@ __all__ = [
     "REGRESSION",
     "Batch",
     "DatasetExamples",
+    "Evaluator",
     "Examples",
     "Inputs",
     "Objective",

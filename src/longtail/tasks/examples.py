@@ -66,7 +66,7 @@ def move(tree: Any, device: Device) -> Any:
 class Examples(Protocol):
     """A random-access table of examples.
 
-    A table may have more than what follows, for the sake of captured steps (``graphs.py``):
+    A table may have more than what follows, for the sake of steps captured as CUDA graphs:
 
     - ``host_index = True``: it wants row numbers on the CPU, where it looks up lengths or files.
     - ``full_batches = True``: batches shorter than the others are filled up to full size, not to

@@ -1,4 +1,4 @@
-r"""EWC's pass over a task's examples, captured as CUDA graphs like the steps of `graphs.py`.
+r"""EWC's pass over a task's examples, captured as CUDA graphs like the steps of `cuda_graphs.py`.
 
     F = Σ_b (n_b / n) g_b²        g_b: mean gradient of the n_b examples of batch b, 16 at most
 

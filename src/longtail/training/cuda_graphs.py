@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from longtail.methods.base import Method, rows_of
-from longtail.methods.finetune import backward
-from longtail.methods.storage import tensors_of
+from longtail.methods.buffers import tensors_of
 from longtail.replicas import lead_of
 from longtail.tasks import Batch, Examples, Ragged, map_leaves
 from longtail.tasks.examples import locate
-from longtail.training.optimizer import MOST_GRAPHS, clip_gradients
+from longtail.training.optimizer import MOST_GRAPHS
+from longtail.training.step import update
 
 if TYPE_CHECKING:
     from longtail.training import Run
@@ -41,7 +41,7 @@ WARM_UP = 3  # steps of each shape before its capture: kernels compile, tables r
 
 
 class GraphStep:
-    """`step` of `training.py` for methods and models whose steps are all alike.
+    """`step` of `step.py` for methods and models whose steps are all alike.
 
     Args:
         run: what is trained.
@@ -146,20 +146,13 @@ class _Step:
 
     def __call__(self, run: Run) -> None:
         method = run.method
-        for p in run.parameters:
-            p.grad = None
-        self.batch = self.build(self.held)
         method.row_weights = None if self.rows is None else self.weights
         with contextlib.ExitStack() as stack:
             if self.slots is not None:
                 stack.enter_context(method.buffer.planned(self.slots))  # pyright: ignore
-            backward(method, self.batch, run.autocast)
-        method.after_backward()
-        if run.settings.clip is not None:
-            clip_gradients(run.model, run.settings.clip)
-        run.optimizer.step()
+            # The batch is made within the step, where the last one's gradients are gone.
+            [(self.batch, self.outputs)] = update(run, map(self.build, [self.held]))
         method.row_weights = None
-        self.outputs = method.outputs
 
 
 class Graphs:

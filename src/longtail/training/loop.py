@@ -1,7 +1,7 @@
 """THE loop: every task, every epoch, every batch, and what happens between tasks.
 
-`train` and `step` below are all of it. `Run` holds everything that changes while they run, so that
-a snapshot of it, taken after any step, continues bit for bit.
+`train` below is all of it, with `step.py` for what happens to one batch. `Run` holds everything
+that changes while they run, so that a snapshot of it, taken after any step, continues bit for bit.
 """
 
 from __future__ import annotations
@@ -17,27 +17,25 @@ import torch
 from torch import Tensor, nn
 
 from longtail.methods import Method
-from longtail.methods.base import size_of
-from longtail.methods.finetune import backward
 from longtail.metrics import ScoreMatrix
 from longtail.names import POLICIES, Policy
 from longtail.replicas import lead_of, parameter_groups
 from longtail.support.random import Seed, permutation
-from longtail.tasks import Batch, Examples, TaskSequence
+from longtail.tasks import Evaluator, Examples, TaskSequence
 from longtail.tasks.examples import in_order, rows_device
 from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.training.cuda_graphs import GraphForward, GraphStep
-from longtail.training.evaluation import due, evaluate_all, validation_score
+from longtail.training.evaluation import Function, as_evaluator, due
 from longtail.training.optimizer import (
     autocast,
     build_optimizer,
     captures,
-    clip_gradients,
     compile_model,
     set_learning_rate,
 )
 from longtail.training.recorder import Recorder
 from longtail.training.settings import TrainSettings
+from longtail.training.step import choose_gradient, step
 
 _NOTHING = contextlib.nullcontext()
 
@@ -67,12 +65,10 @@ class Run:
         policies: optimizer policies, one for a plain module.
         settings: see `TrainSettings`.
         seed: an int, or a LongTensor with one seed per replica; orders the batches.
-        evaluate: replaces the default evaluation: `evaluate(model, sequence, tasks)` for a range
-            of tasks gives their scores [*lead, len(tasks)], or a dict of such by name; False for
-            no evaluation at all. Tensors are read when somebody looks at the matrix. It may have
-            a method `validation(model, sequence, task)` for the choice of the best epoch,
-            `further`, the names of scores that it alone knows, and `captured = True` if small
-            batches of the model it gets may replay a CUDA graph.
+        evaluate: an `Evaluator` in place of the usual one; or a function, called as
+            `evaluate(model, sequence, tasks)` for a range of tasks, that gives their scores
+            [*lead, len(tasks)] or a dict of such by name; False for no evaluation at all. Tensors
+            are read when somebody looks at the matrix.
     """
 
     def __init__(
@@ -83,22 +79,23 @@ class Run:
         policies: Sequence[Policy] = (POLICIES["continual"],),
         settings: TrainSettings = TrainSettings(),  # noqa: B008 (frozen)
         seed: Seed = 0,
-        evaluate: Callable[[nn.Module, TaskSequence, range], Any] | bool | None = None,
+        evaluate: Evaluator | Function | bool | None = None,
     ) -> None:
         _check_replicas(model, sequence, seed)
         self.sequence, self.model, self.method = sequence, model, method
         self.policies, self.settings, self.seed = list(policies), settings, seed
-        self.evaluate = evaluate_all if evaluate is None or evaluate is True else evaluate
+        self.evaluate = as_evaluator(evaluate)  # None for no evaluation
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
         self.optimizer = build_optimizer(model, self.policies, settings)
         self.autocast = autocast(self.device, settings.autocast)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
+        self.gradient = choose_gradient(method, self.autocast, self.scaler)
         self.position = Position()
         self.best: Best | None = None  # the best epoch of this task so far
         trained = sequence.train_sizes > 0
         objective = sequence.objective
-        own: Sequence[str] = getattr(self.evaluate, "further", ())
+        own = () if self.evaluate is None else self.evaluate.further
         names = (objective.score_name, *(name for name, _ in objective.further), *own)
         matrices = {
             name: ScoreMatrix(sequence.test_sizes, objective.higher_is_better, trained)
@@ -109,8 +106,8 @@ class Run:
         if settings.compile:
             compile_model(model, fixed_shapes=capture)
         self.take_step = GraphStep(self) if capture else step
-        replays = self.evaluate is evaluate_all or getattr(self.evaluate, "captured", False)
-        self.scored = GraphForward(model) if capture and replays else model
+        replays = capture and self.evaluate is not None and self.evaluate.captured
+        self.scored = GraphForward(model) if replays else model
 
     @property
     def matrices(self) -> dict[str, ScoreMatrix]:
@@ -234,39 +231,9 @@ def arranged(run: Run, examples: Examples, order: Tensor) -> tuple[Examples, Ten
     return lay_out(order), torch.arange(len(examples))
 
 
-def step(run: Run, examples: Examples, index: Tensor) -> None:
-    """One optimizer step on the rows `index`, in `accumulate` batches where that is asked for."""
-    method, scaler, size = run.method, run.scaler, run.settings.batch_size
-    rows = index.shape[-1]
-    batches, outputs = [], []
-    for p in run.parameters:
-        p.grad = None
-    for start in range(0, rows, size):
-        batch: Batch = examples[index[..., start : start + size] if rows > size else index]
-        if rows <= size and not scaler.is_enabled():
-            backward(method, batch, run.autocast)
-        else:
-            with run.autocast:
-                loss = method.loss(batch)
-            if rows > size:  # every example counts the same, whatever batch it is in
-                loss = loss * (size_of(batch) / rows)
-            scaler.scale(loss).backward()
-        batches.append(batch)
-        outputs.append(method.outputs)
-    scaler.unscale_(run.optimizer)
-    if not scaler.is_enabled() or _finite(run.parameters):  # otherwise the step will be skipped
-        method.after_backward()
-    if run.settings.clip is not None:
-        clip_gradients(run.model, run.settings.clip)
-    scaler.step(run.optimizer)
-    scaler.update()
-    for batch, method.outputs in zip(batches, outputs, strict=True):
-        method.observe(batch)
-
-
 def record_scores(run: Run) -> None:
     """Scores of all tasks so far where that is due; otherwise of the task just learned (a_ii)."""
-    if not callable(run.evaluate):
+    if run.evaluate is None:
         return
     after, settings = run.position.task, run.settings
     everything = due(after, len(run.sequence), settings.evaluate_every, settings.evaluate_at)
@@ -278,15 +245,11 @@ def record_scores(run: Run) -> None:
 
 def compare_epoch(run: Run) -> None:
     """Keep the weights of this epoch where they are the task's best so far."""
+    evaluator = run.evaluate or Evaluator()
     with run.evaluating():
-        score = validation_score(run.scored, run.sequence, run.position.task, run.evaluate)
+        score = evaluator.validation(run.scored, run.sequence, run.position.task)
     higher = run.sequence.objective.higher_is_better
     run.best = keep_best(run.best, run.model, score, higher)
-
-
-def _finite(parameters: list[nn.Parameter]) -> bool:
-    grads = [p.grad for p in parameters if p.grad is not None]
-    return bool(torch.stack(torch._foreach_norm(grads)).isfinite().all())
 
 
 def _check_replicas(model: nn.Module, sequence: TaskSequence, seed: Seed) -> None:

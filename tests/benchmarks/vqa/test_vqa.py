@@ -19,8 +19,8 @@ from longtail.benchmarks.vqa.world.generator import ensure_world, world_of
 from longtail.cli import main
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import RunConfig, resolve
+from longtail.tasks import Evaluator
 from longtail.training import train
-from longtail.training.evaluation import evaluate
 
 NAME = "longtail.benchmarks.vqa"
 
@@ -105,10 +105,12 @@ def test_a_stack_is_evaluated_in_batches_that_fit(
         largest.append(inputs["ids"].shape[1])
         return forward(members, inputs)
 
-    whole = evaluate(run.model, run.sequence)
+    every, name = range(len(run.sequence)), run.sequence.objective.score_name
+    whole = Evaluator()(run.model, run.sequence, every)[name]
     monkeypatch.setattr(VisionLanguage, "forward_stacked", watched)
     monkeypatch.setattr(VisionLanguage, "rows_at_once", 20)
-    assert np.array_equal(evaluate(run.model, run.sequence), whole, equal_nan=True)
+    found = Evaluator()(run.model, run.sequence, every)[name]
+    assert np.array_equal(found, whole, equal_nan=True)
     assert max(largest) == 10
 
 

@@ -13,11 +13,11 @@ from longtail.benchmarks.nlp5.lm.answers import on_device
 from longtail.benchmarks.nlp5.lm.generate import Generator
 from longtail.benchmarks.nlp5.lm.tokens import Tokens
 from longtail.benchmarks.nlp5.scores import score
-from longtail.tasks import TaskSequence
+from longtail.tasks import Evaluator, TaskSequence
 from longtail.tasks.examples import Examples, read
 
 
-class Evaluate:
+class Evaluate(Evaluator):
     """Scores [tasks] of a model: mean over a task's test questions.
 
     Args:
@@ -31,6 +31,7 @@ class Evaluate:
     """
 
     further = ("unparsable",)  # beside the score: the share of answers that are no SQL
+    captured = False  # the generator looks into the model
 
     def __init__(
         self,

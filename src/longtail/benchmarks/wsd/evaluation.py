@@ -19,20 +19,17 @@ from longtail.benchmarks.wsd.pairs import PairTable
 from longtail.benchmarks.wsd.tasks import WordTasks
 from longtail.metrics import ScoreMatrix
 from longtail.support.eval_mode import evaluation_mode
-from longtail.tasks.examples import Ragged
+from longtail.tasks import Evaluator, Ragged
 
 # Tokens of all replicas in one batch: enough to keep the device busy, little enough to fit.
 TOKENS = {"cpu": 1 << 14, "cuda": 1 << 17}
 
 
-class Evaluation:
+class Evaluation(Evaluator):
     """``evaluation(model, sequence, tasks)``: accuracy of each task, [*lead, len(tasks)].
 
     The result stays on the device, so that a task's score costs no wait.
     """
-
-    captured = True  # the model may replay small batches
-    validation_sizes: np.ndarray  # targets, by task: what a mean over tasks is weighted by
 
     def __init__(self) -> None:
         self._union: tuple[nn.Module, Tensor] | None = None
@@ -61,13 +58,15 @@ class Evaluation:
         """Accuracy [*lead] on a task's validation targets; on all of them for the union."""
         words = _words(sequence)
         tasks = range(task, task + 1) if words is sequence else range(len(words))
-        segments = words.segments("validation")
-        assert segments is not None
-        # all tasks as one are one part, also where the first has no validation targets
-        union = np.array([segments.sizes.sum()])
-        self.validation_sizes = segments.sizes if words is sequence else union
         targets = words.targets("validation", tasks)
         return self.right(model, words.pairs, targets).mean(-1, dtype=torch.float64)
+
+    def validation_size(self, sequence: Any, task: int) -> int:
+        """Targets, not pairs; all tasks as one are one part, also where the first has none."""
+        words = _words(sequence)
+        segments = words.segments("validation")
+        assert segments is not None
+        return int(segments.sizes[task] if words is sequence else segments.sizes.sum())
 
     def right(self, model: nn.Module, table: PairTable, targets: np.ndarray) -> Tensor:
         """1 where the best candidate is a right one, [*lead, n], of targets [n] or [S, n]."""

@@ -1,0 +1,102 @@
+"""One optimizer step: `update` is its only body, which `step` runs as it is, and `cuda_graphs.py`
+captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from longtail.methods import Finetune, Method
+from longtail.methods.base import size_of
+from longtail.replicas.regression import RegressionGradient
+from longtail.tasks import Batch, Examples, Outputs
+from longtail.training.optimizer import clip_gradients
+
+if TYPE_CHECKING:
+    from longtail.training import Run
+
+# Called as `gradient(batch, share)`: add that of `share` times the loss to every `p.grad`.
+Gradient = Callable[[Batch, float], None]
+
+
+def step(run: Run, examples: Examples, index: Tensor) -> None:
+    """One optimizer step on the rows `index`, in `accumulate` batches where that is asked for."""
+    rows, size = index.shape[-1], run.settings.batch_size
+    parts = index.split(size, -1) if rows > size else (index,)
+    seen = update(run, map(examples.__getitem__, parts), rows if rows > size else None)
+    for batch, run.method.outputs in seen:
+        run.method.observe(batch)
+
+
+def update(
+    run: Run, batches: Iterable[Batch], rows: int | None = None
+) -> list[tuple[Batch, Outputs]]:
+    """Move the weights once, along the gradient of the mean loss of some batches.
+
+    Args:
+        run: whose weights these are.
+        batches: read one after the other.
+        rows: how many they have in all, where they are several.
+
+    Returns:
+        The batches, each with the outputs that the method saw.
+    """
+    method, scaler = run.method, run.scaler
+    for p in run.parameters:
+        p.grad = None
+    seen: list[tuple[Batch, Outputs]] = []
+    for batch in batches:
+        # every example counts the same, whatever batch it is in
+        run.gradient(batch, 1.0 if rows is None else size_of(batch) / rows)
+        seen.append((batch, method.outputs))
+    scaler.unscale_(run.optimizer)
+    if not scaler.is_enabled() or _finite(run.parameters):  # otherwise the step will be skipped
+        method.after_backward()
+    if run.settings.clip is not None:
+        clip_gradients(run.model, run.settings.clip)
+    scaler.step(run.optimizer)
+    scaler.update()
+    return seen
+
+
+def choose_gradient(
+    method: Method, autocast: AbstractContextManager[Any], scaler: torch.amp.GradScaler
+) -> Gradient:
+    """How a run gets the gradient of `method.loss`, decided once, when the run is built.
+
+    By autograd; but where nobody reads the loss or the outputs of linear models with squared
+    errors, their gradient is written down without.
+    """
+
+    def by_autograd(batch: Batch, share: float) -> None:
+        with autocast:
+            loss = method.loss(batch)
+        scaler.scale(loss if share == 1.0 else loss * share).backward()
+
+    kind = type(method)
+    unread = kind.loss is Method.loss and kind.observe is Method.observe
+    if not (isinstance(method, Finetune) and unread) or not RegressionGradient.applies(
+        method.model, method.objective
+    ):
+        return by_autograd
+    write = RegressionGradient(method.model)  # pyright: ignore[reportArgumentType]
+
+    def written(batch: Batch, share: float) -> None:
+        with autocast:  # whoever wraps this method's loss wants to see it
+            done = "loss" not in vars(method) and write(*batch, method.row_weights, share)
+        if done:
+            method.outputs = None
+        else:
+            by_autograd(batch, share)
+
+    return written
+
+
+def _finite(parameters: list[nn.Parameter]) -> bool:
+    grads = [p.grad for p in parameters if p.grad is not None]
+    return bool(torch.stack(torch._foreach_norm(grads)).isfinite().all())
