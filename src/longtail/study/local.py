@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from longtail.optim.kernels import fused_cuda_module
+from longtail.optim.kernels import kernel_for
 from longtail.runs.progress import Moment, Reporter
 from longtail.study import workers as preload
 from longtail.study.display import Overview
@@ -206,9 +206,7 @@ def _wake(device: str) -> None:
         if place.type == "cuda":
             ones = torch.ones(1, 8, 8, device=place)
             torch.bmm(ones, ones)
-            kernels = fused_cuda_module()
-            if kernels is not None:
-                kernels.available([ones])
+            kernel_for(ones.device, [ones])
 
 
 def _in_turn(slot: int, device: str) -> str:
