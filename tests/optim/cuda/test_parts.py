@@ -1,6 +1,5 @@
 """The parts of the CUDA step that need no GPU: layouts, scalars, launches."""
 
-import gc
 import math
 import weakref
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from longtail import ContinualAdam
 from longtail.optim.cuda import launch
-from longtail.optim.cuda.launch import Launcher, keep_for_graph
+from longtail.optim.cuda.launch import Launcher, free_for_dead_graphs, keep_for_graph
 from longtail.optim.cuda.plan import (
     end_policy,
     end_rules,
@@ -203,38 +202,20 @@ def test_a_resized_parameter_is_noticed_before_a_kernel_is_planned_for_it() -> N
         CudaKernel().step_again(optimizer, optimizer.param_groups[0])
 
 
-def test_what_a_graph_reads_is_freed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Graph:
-        """Stands for torch's, of which there is none without a GPU."""
-
-    capturing = Graph()
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(
-        Graph, "get_currently_capturing_graph", staticmethod(lambda: capturing), raising=False
-    )
-    table = torch.zeros(3)
-    kept = weakref.ref(table)
-    keep_for_graph([table, None])
-    del table
-    gc.collect()
-    assert kept() is not None
-    capturing = None
-    gc.collect()
-    assert kept() is None
-
-
-@pytest.mark.parametrize("torch_can_tell", [True, False])
-def test_what_a_graph_reads_is_kept_if_nobody_says_when_it_dies(
-    torch_can_tell: bool, monkeypatch: pytest.MonkeyPatch
+def test_what_a_graph_reads_is_freed_when_cuda_says_that_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Graph:
-        @staticmethod
-        def get_currently_capturing_graph() -> object:
-            if torch_can_tell:
-                return SimpleNamespace()  # made for this call alone
-            raise RuntimeError("some other library's capture")
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(launch, "_kept_for_good", [])
-    keep_for_graph([table := torch.zeros(3)])
-    assert launch._kept_for_good[0] is table
+    ends: list[Any] = []
+    monkeypatch.setattr(launch, "_reads", {})
+    monkeypatch.setattr(launch, "_post_with_graph", lambda *told: ends.append(told))
+    kept = []
+    for _ in range(3):
+        keep_for_graph([table := torch.zeros(3), None])
+        kept.append(weakref.ref(table))
+        del table
+    free_for_dead_graphs()
+    assert all(table() is not None for table in kept)
+    gone, post = ends[1]
+    post(gone)
+    free_for_dead_graphs()
+    assert [table() is None for table in kept] == [False, True, False]

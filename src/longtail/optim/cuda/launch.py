@@ -6,20 +6,16 @@ first launch, and its own launcher is called with arguments made ready once.
 """
 
 import ctypes
-import weakref
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-
-# What graphs read whose Python object cannot be found: before torch could tell, or when some other
-# library captures. Nobody says when these graphs are gone.
-_kept_for_good: list[Tensor] = []
+_SEMAPHORE = 64  # bytes: sem_t has 32 or fewer
 
 
 class Launch(NamedTuple):
@@ -48,7 +44,7 @@ class Launcher:
     ) -> Launch | None:
         """Launch; returns how to do it again with the same arguments, once that is known."""
         public = Launch(
-            partial(kernel[(self._programs,)], num_warps=self._warps),
+            functools.partial(kernel[(self._programs,)], num_warps=self._warps),
             (*pointers, *floats, *constants),
         )
         compiled = self._compiled.get(variant)
@@ -120,30 +116,62 @@ def relaxed() -> Iterator[None]:
         exchange(ctypes.byref(mode))
 
 
+# What CUDA graphs read, by the address of a semaphore that CUDA posts when the graph is gone.
+_reads: dict[int, list[Tensor]] = {}
+
+
 def keep_for_graph(tensors: Iterable[Tensor | None]) -> None:
-    """Let tensors live as long as the graph that is being captured, which will read them."""
-    kept = [x for x in tensors if x is not None]
-    graph = _graph_being_captured()
-    if graph is None:
-        _kept_for_good.extend(kept)
-    else:
-        weakref.finalize(graph, _let_go, kept).atexit = False
+    """Let tensors live as long as the graph that is being captured, which will read them.
+
+    The graph owns a semaphore, by way of a CUDA user object: CUDA posts it when the graph and all
+    that was instantiated from it are destroyed and their last replay has ended. It does so in a
+    thread of its own, where Python is not to be called, so `free_for_dead_graphs` looks later.
+    Where a driver cannot do that, the semaphore is never posted and the tensors are kept for good.
+    """
+    free_for_dead_graphs()
+    libc = _libc()
+    gone = libc.calloc(1, _SEMAPHORE)
+    libc.sem_init(gone, 0, 0)
+    _reads[gone] = [x for x in tensors if x is not None]
+    _post_with_graph(gone, libc.sem_post)
 
 
-def _graph_being_captured() -> Any:
-    """The object that a user holds, or None if torch cannot tell."""
-    find = getattr(torch.cuda.CUDAGraph, "get_currently_capturing_graph", None)
+def free_for_dead_graphs() -> None:
+    """Let go of what was kept for graphs that are gone."""
+    if not _reads:
+        return
+    libc = _libc()
+    for gone in list(_reads):
+        if libc.sem_trywait(gone) == 0:
+            del _reads[gone]
+            libc.free(gone)
+
+
+def _post_with_graph(gone: int, post: Any) -> None:
+    """Make the graph that the current stream is captured into call ``post(gone)`` at its end."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    stream = current_stream(torch.device("cuda", torch.cuda.current_device()))
+    status, graph, owned = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
     try:
-        graph = None if find is None else find()
-    except RuntimeError:  # the capture is not torch's
-        return None
-    # A wrapper made for this call alone would be of the class below, and die before the graph.
-    return graph if isinstance(graph, torch.cuda.CUDAGraph) else None
+        driver.cuStreamGetCaptureInfo_v2(
+            ctypes.c_void_p(stream), ctypes.byref(status), None, ctypes.byref(graph), None, None
+        )
+        if graph.value:
+            call = ctypes.cast(post, ctypes.c_void_p)
+            no_sync = move = 1  # no waiting for the call; the graph alone holds the object
+            driver.cuUserObjectCreate(ctypes.byref(owned), ctypes.c_void_p(gone), call, 1, no_sync)
+            driver.cuGraphRetainUserObject(graph, owned, 1, move)
+    except AttributeError:  # an older driver
+        pass
 
 
-def _let_go(tensors: list[Tensor]) -> None:
-    """The last replay may still run. As torch does with any tensor, take it to be on the stream
-    that is current where the graph is dropped, and let nothing else have the memory before."""
-    for tensor in tensors:
-        if tensor.is_cuda:
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)
+    libc.calloc.restype = ctypes.c_void_p
+    libc.calloc.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
+    libc.sem_init.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint)
+    for function in (libc.sem_trywait, libc.sem_post, libc.free):
+        function.argtypes = (ctypes.c_void_p,)
+    libc.free.restype = None
+    return libc

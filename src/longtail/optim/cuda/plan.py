@@ -24,6 +24,7 @@ from longtail.optim.cuda.launch import (
     Launcher,
     aside,
     current_stream,
+    free_for_dead_graphs,
     keep_for_graph,
     relaxed,
 )
@@ -221,6 +222,7 @@ class Plan:
 
     def __init__(self, members: Sequence[Row | None], kinds: Sequence[Kind | None]) -> None:
         """Made for the current stream. A member of ``None`` is a parameter without state."""
+        free_for_dead_graphs()
         self.kinds = tuple(kinds)
         self.device = next(x for x in members if x is not None).exp_avg.device
         self.stream = current_stream(self.device)
