@@ -156,10 +156,11 @@ def _post_with_graph(gone: int, post: Any) -> None:
         driver.cuStreamGetCaptureInfo_v2(
             ctypes.c_void_p(stream), ctypes.byref(status), None, ctypes.byref(graph), None, None
         )
-        if graph.value:
-            call = ctypes.cast(post, ctypes.c_void_p)
-            no_sync = move = 1  # no waiting for the call; the graph alone holds the object
-            driver.cuUserObjectCreate(ctypes.byref(owned), ctypes.c_void_p(gone), call, 1, no_sync)
+        call = ctypes.cast(post, ctypes.c_void_p)
+        no_sync = move = 1  # no waiting for the call; the graph alone holds the object
+        if graph.value and not driver.cuUserObjectCreate(
+            ctypes.byref(owned), ctypes.c_void_p(gone), call, 1, no_sync
+        ):
             driver.cuGraphRetainUserObject(graph, owned, 1, move)
     except AttributeError:  # an older driver
         pass
