@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from longtail.optim.cuda import plan
-from longtail.optim.cuda import step as fused_cuda
+from longtail.optim.cuda.step import CudaKernel
+from longtail.optim.state import Settings, Tensors
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +23,7 @@ SETTINGS = {
     "beta3": 0.9,
     "eps": 1e-8,
     "weight_decay": 0.1,
-    "decoupled": True,
+    "decoupled_weight_decay": True,
     "maximize": False,
     "first_moment": "reset",
     "second_moment": "task",
@@ -41,7 +42,7 @@ class Expected:
 
     def step(self, grad: Tensor, s: dict, dtype: torch.dtype) -> None:
         g = grad.double().cpu() * (-1 if s["maximize"] else 1)
-        if s["decoupled"]:
+        if s["decoupled_weight_decay"]:
             self.p = self.p * (1 - s["lr"] * s["weight_decay"])
         else:
             g = g + s["weight_decay"] * self.p
@@ -80,11 +81,11 @@ def make(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 class Actual:
-    """The lists that `step_` takes."""
+    """The lists that `CudaKernel.step` takes."""
 
     def __init__(self, params: list[Tensor], state_dtypes: list[torch.dtype] | None = None) -> None:
         self.params = params
-        self.cache: dict = {}
+        self.kernel = CudaKernel()
         dtypes = state_dtypes or [
             torch.float32 if p.dtype in (torch.float16, torch.bfloat16) else p.dtype for p in params
         ]
@@ -98,11 +99,10 @@ class Actual:
     def step(self, grads: list[Tensor | None], s: dict, scale=None, found_inf=None) -> None:
         here = [i for i, g in enumerate(grads) if g is not None]
         pick = [[xs[i] for i in here] for xs in (self.params, grads, *self.lists.values())]
-        fused_cuda.step_(self.cache, *pick, grad_scale=scale, found_inf=found_inf, **s)
+        self.kernel.step(Tensors(*pick), Settings(**s), scale, found_inf)
 
     def end_task(self, s: dict) -> None:
-        chosen = {k: s[k] for k in ("beta1", "beta2", "first_moment", "second_moment")}
-        fused_cuda.end_task_(self.cache, *self.lists.values(), **chosen)
+        self.kernel.end_task(Tensors(self.params, [], *self.lists.values()), Settings(**s))
 
 
 def check(actual: Actual, expected: list[Expected], s: dict) -> None:
@@ -172,7 +172,7 @@ def test_policies(first: str, second: str, dtype: torch.dtype) -> None:
     "change",
     [
         {"maximize": True},
-        {"decoupled": False},
+        {"decoupled_weight_decay": False},
         {"weight_decay": 0.0},
         {"beta3": 0.0},
         {"beta1": 0.0, "beta2": 0.5},

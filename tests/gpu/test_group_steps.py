@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from longtail import ContinualAdam, ContinualAdamW
-from longtail.optim.cuda import fast as fused_cuda_fast
-from longtail.optim.cuda import group_plan
+from longtail.optim.cuda import step as cuda_step
+from longtail.optim.cuda.plan import Plan
+from longtail.optim.cuda.step import CudaTogether
 
 pytestmark = [
     pytest.mark.gpu,
@@ -60,19 +61,19 @@ def everything(optimizer: ContinualAdam) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
-    launch = group_plan.Plan._launch
+    launch = Plan._launch
 
     def noted(self, kernel, *rest):
         seen.append(kernel)
         return launch(self, kernel, *rest)
 
-    monkeypatch.setattr(group_plan.Plan, "_launch", noted)
+    monkeypatch.setattr(Plan, "_launch", noted)
     return seen
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("fast_steps", "fast_end_tasks"):
-        monkeypatch.setattr(fused_cuda_fast, name, lambda *_: False)
+    for name in ("step", "end_task"):
+        monkeypatch.setattr(CudaTogether, name, lambda *_: False)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_policies_that_one_kernel_cannot_take_have_their_own(launches: list[str]
 def test_large_groups_have_a_kernel_for_each_policy(
     launches: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused_cuda_fast, "FEW", 1000)
+    monkeypatch.setattr(cuda_step, "FEW", 1000)
     drive(make())
     assert set(launches) == {"step_kernel", "end_task_kernel"}
 

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import time
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from longtail import ContinualAdam, ContinualAdamW
-from longtail.optim.cuda import step as fused_cuda
+from longtail.optim.cuda.launch import free_for_dead_graphs
+from longtail.optim.cuda.step import CudaKernel
 
 pytestmark = pytest.mark.gpu
 
@@ -93,10 +95,8 @@ def test_groups_of_different_policies_side_by_side() -> None:
 
 def test_steps_after_the_second_make_no_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    ordinary = fused_cuda.step_
-    monkeypatch.setattr(
-        fused_cuda, "step_", lambda *args, **kwargs: calls.append(1) or ordinary(*args, **kwargs)
-    )
+    ordinary = CudaKernel.step
+    monkeypatch.setattr(CudaKernel, "step", lambda *args: calls.append(1) or ordinary(*args))
     run_both(boundary)
     assert len(calls) == 1
 
@@ -329,6 +329,42 @@ def test_cuda_graph(tensor_lr: bool, warm_up: int) -> None:
     graph.replay()
     slow.step()
     same(ours, loop)
+
+
+def test_what_a_graph_reads_is_freed_with_it() -> None:
+    p = nn.Parameter(torch.ones(100, device="cuda"))
+    p.grad = torch.ones_like(p)
+    optimizer = ContinualAdamW([p], capturable=True)
+    optimizer.step()
+
+    def capture() -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            optimizer.step()
+        graph.replay()
+        torch.cuda.synchronize()
+        return graph
+
+    def steps() -> int:
+        return int(optimizer.state[p]["step"].item())
+
+    capture()
+    kept = capture()
+    gc.collect()
+    free_for_dead_graphs()
+    before = torch.cuda.memory_allocated()
+    for _ in range(20):
+        capture()
+        gc.collect()
+    for _ in range(100):  # CUDA tells in its own time
+        free_for_dead_graphs()
+        if torch.cuda.memory_allocated() <= before:
+            break
+        time.sleep(0.05)
+    assert torch.cuda.memory_allocated() <= before
+    assert steps() == 23
+    kept.replay()  # whose tables are still there
+    assert steps() == 24
 
 
 def test_more_captures_than_torch_has_streams() -> None:

@@ -1,4 +1,4 @@
-"""What Continual Adam remembers of a parameter: how it is made, and folded at a boundary.
+"""What Continual Adam remembers of a parameter: how it is made, folded at a boundary, and loaded.
 
 ==================  ======================================================================
 ``step``            t, the steps taken in this task
@@ -12,19 +12,109 @@
 Everything is a tensor that exists from the first step on and is changed in place at a boundary,
 so that checkpoints, CUDA graphs, compiled steps and wrappers all go on pointing at the right
 memory.
+
+`Tensors` and `Settings` are what every implementation of a step and of a boundary is given.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import _get_scalar_dtype
+from torch.optim.optimizer import Optimizer, _get_scalar_dtype
+
+MOMENTS = {
+    "first_moment": ("reset", "ema", "task"),
+    "second_moment": ("reset", "ema", "task", "task_seen"),
+}
 
 KEYS = frozenset({"step", "exp_avg", "exp_avg_sq", "past_exp_avg_sq", "past_steps"})
 KEYS_WITH_PAST_FIRST = KEYS | {"past_exp_avg"}
 _MOMENTS = ("exp_avg", "exp_avg_sq", "past_exp_avg_sq", "past_exp_avg")
 _PLAIN = (Tensor, torch.nn.Parameter)
+
+
+class Row(NamedTuple):
+    """What a step of one parameter touches; a kernel that does not need one of them gets None."""
+
+    param: Tensor | None
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    past_exp_avg_sq: Tensor | None
+    past_exp_avg: Tensor | None
+    step: Tensor
+    past_steps: Tensor
+
+
+class Tensors(NamedTuple):
+    """Parameters, gradients and state as parallel lists.
+
+    At a boundary there are no ``grads``, and without ``first_moment="task"`` no ``past_exp_avgs``:
+    these lists are then empty.
+    """
+
+    params: list[Tensor]
+    grads: list[Tensor]
+    exp_avgs: list[Tensor]
+    exp_avg_sqs: list[Tensor]
+    past_exp_avg_sqs: list[Tensor]
+    past_exp_avgs: list[Tensor]
+    steps: list[Tensor]
+    past_steps: list[Tensor]
+
+    def select(self, indices: Sequence[int]) -> "Tensors":
+        return Tensors(*([xs[i] for i in indices] if xs else [] for xs in self))
+
+    def rows(self) -> list[Row]:
+        """The same parameter by parameter, without the gradients."""
+        params, _, m, v, v_c, m_c, steps, past_steps = self
+        pasts: Sequence[Tensor | None] = m_c or [None] * len(params)
+        return [Row(*x) for x in zip(params, m, v, v_c, pasts, steps, past_steps, strict=True)]
+
+
+class Settings(NamedTuple):
+    """The settings of a parameter group, as a step and a boundary take them."""
+
+    lr: float | Tensor
+    beta1: float | Tensor
+    beta2: float | Tensor
+    beta3: float
+    eps: float
+    weight_decay: float
+    first_moment: str
+    second_moment: str
+    maximize: bool = False
+    capturable: bool = False
+    differentiable: bool = False
+    decoupled_weight_decay: bool = False
+
+    @classmethod
+    def of(cls, group: Mapping[str, Any], *, decoupled_weight_decay: bool) -> "Settings":
+        """Those of a group of an optimizer."""
+        beta1, beta2 = group["betas"]
+        return cls(
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            beta3=group["beta3"],
+            eps=group["eps"],
+            weight_decay=group["weight_decay"],
+            first_moment=group["first_moment"],
+            second_moment=group["second_moment"],
+            maximize=group["maximize"],
+            capturable=group["capturable"],
+            differentiable=group["differentiable"],
+            decoupled_weight_decay=decoupled_weight_decay,
+        )
+
+
+def check_moments(group: Mapping[str, Any]) -> None:
+    """Raise for a policy that is none of ours; each of the steps would take it for another."""
+    for name, choices in MOMENTS.items():
+        if group[name] not in choices:
+            known = ", ".join(map(repr, choices))
+            raise ValueError(f"Invalid {name} value: {group[name]!r}, must be one of {known}")
 
 
 def is_averaged(moment: str) -> bool:
@@ -95,21 +185,10 @@ def _zeros(param: Tensor) -> Tensor:
     )
 
 
-class Boundary(NamedTuple):
-    """The state of the parameters that a boundary folds, as parallel lists."""
-
-    exp_avgs: list[Tensor]
-    exp_avg_sqs: list[Tensor]
-    past_exp_avg_sqs: list[Tensor]
-    past_exp_avgs: list[Tensor]
-    state_steps: list[Tensor]
-    past_steps: list[Tensor]
-
-
-def gather(states: Mapping[Tensor, Any], group: dict[str, Any]) -> list[Boundary]:
+def gather(states: Mapping[Tensor, Any], group: dict[str, Any]) -> list[Tensors]:
     """The state of a group's parameters, complete: a set of lists for each device of counts."""
     past_first = group["first_moment"] == "task"
-    found: dict[torch.device, Boundary] = {}
+    found: dict[torch.device, Tensors] = {}
     for param in group["params"]:
         state = states.get(param)
         if not state:
@@ -117,20 +196,24 @@ def gather(states: Mapping[Tensor, Any], group: dict[str, Any]) -> list[Boundary
         step = state.get("step")
         on_device = isinstance(step, Tensor) and step.device.type != "cpu"
         fill(param, state, on_device=on_device, past_first=past_first)
-        lists = found.setdefault(state["step"].device, Boundary([], [], [], [], [], []))
-        lists.exp_avgs.append(state["exp_avg"])
-        lists.exp_avg_sqs.append(state["exp_avg_sq"])
-        lists.past_exp_avg_sqs.append(state["past_exp_avg_sq"])
-        if past_first:
-            lists.past_exp_avgs.append(state["past_exp_avg"])
-        lists.state_steps.append(state["step"])
-        lists.past_steps.append(state["past_steps"])
+        tensors = found.setdefault(state["step"].device, Tensors([], [], [], [], [], [], [], []))
+        append(tensors, param, state, past_first=past_first)
     return list(found.values())
 
 
-def fold(
-    lists: Boundary, *, beta1: Any, beta2: Any, first_moment: str, second_moment: str
-) -> Tensor | bool:
+def append(tensors: Tensors, param: Tensor, state: dict[str, Any], *, past_first: bool) -> None:
+    """Add a parameter and its state to the lists."""
+    tensors.params.append(param)
+    tensors.exp_avgs.append(state["exp_avg"])
+    tensors.exp_avg_sqs.append(state["exp_avg_sq"])
+    tensors.past_exp_avg_sqs.append(state["past_exp_avg_sq"])
+    if past_first:
+        tensors.past_exp_avgs.append(state["past_exp_avg"])
+    tensors.steps.append(state["step"])
+    tensors.past_steps.append(state["past_steps"])
+
+
+def fold(tensors: Tensors, settings: Settings) -> Tensor | bool:
     """End a task, in place: the moments join the past, the counts move on. True if a step was
     taken.
 
@@ -139,10 +222,10 @@ def fold(
     All steps share a device. If that is the CPU, a parameter with t = 0 is left out; otherwise
     nothing may wait for the device, so its weights are 1 (for the past) and 0 (for the present).
     """
-    if not lists.state_steps:
+    if not tensors.steps:
         return False
-    t = torch.stack(lists.state_steps).double()
-    c = torch.stack(lists.past_steps).double()
+    t = torch.stack(tensors.steps).double()
+    c = torch.stack(tensors.past_steps).double()
     took = t > 0
     on_cpu = t.device.type == "cpu"
     if on_cpu:
@@ -150,12 +233,12 @@ def fold(
             return False
         if not bool(took.all()):
             keep = took.nonzero().flatten().tolist()
-            lists = Boundary(*([xs[i] for i in keep] if xs else [] for xs in lists))
+            tensors = tensors.select(keep)
             t, c, took = t[keep], c[keep], took[keep]
-    plain = all(is_plain(x) for x in lists.exp_avgs)
+    plain = all(is_plain(x) for x in tensors.exp_avgs)
     for policy, beta, now, past in (
-        (first_moment, beta1, lists.exp_avgs, lists.past_exp_avgs),
-        (second_moment, beta2, lists.exp_avg_sqs, lists.past_exp_avg_sqs),
+        (settings.first_moment, settings.beta1, tensors.exp_avgs, tensors.past_exp_avgs),
+        (settings.second_moment, settings.beta2, tensors.exp_avg_sqs, tensors.past_exp_avg_sqs),
     ):
         if is_averaged(policy):
             past_weight, now_weight = _weights(t, c, took, beta)
@@ -165,8 +248,8 @@ def fold(
                 _mix(past, now, past_weight.unbind(), now_weight.unbind(), plain=plain)
         if policy != "ema":
             _zero(now, plain=plain)
-    torch._foreach_add_(lists.past_steps, lists.state_steps)
-    torch._foreach_zero_(lists.state_steps)
+    torch._foreach_add_(tensors.past_steps, tensors.steps)
+    torch._foreach_zero_(tensors.steps)
     return True if on_cpu else took.any()
 
 
@@ -229,3 +312,62 @@ def count_task(group: dict[str, Any], took: Sequence[Tensor | bool]) -> None:
     for x in took:
         on_device = on_device | (x.to(count.device) if isinstance(x, Tensor) else x)
     count.add_(on_device)
+
+
+def complete_group(group: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Make a loaded parameter group one of ours.
+
+    That of torch's AdamW has keys that are fixed here and lacks some of ours.
+    """
+    group.pop("decoupled_weight_decay", None)
+    group.pop("amsgrad", None)
+    for key, value in defaults.items():
+        group.setdefault(key, value)
+    group["tasks_seen"] = task_count(group)
+
+
+@contextmanager
+def undoing_casts(optimizer: Optimizer) -> Iterator[None]:
+    """Within it, ``Optimizer.load_state_dict`` leaves our state as it was saved."""
+    final: dict[str, Any] = {}
+
+    def capture(_: Optimizer, loaded: dict[str, Any]) -> None:
+        if any(group.get("amsgrad") for group in loaded["param_groups"]):
+            name = type(optimizer).__name__
+            raise ValueError(f"{name} cannot load a checkpoint with amsgrad=True")
+        for group in loaded["param_groups"]:
+            check_moments({**optimizer.defaults, **group})
+        final.update(loaded)
+
+    def restore(_: Optimizer) -> None:
+        ids = [i for group in final["param_groups"] for i in group["params"]]
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        for i, param in zip(ids, params, strict=True):
+            if i in final["state"]:
+                _restore(param, optimizer.state[param], final["state"][i])
+
+    # Last before and first after, so that the user's own hooks see what they should.
+    handles = (
+        optimizer.register_load_state_dict_pre_hook(capture),
+        optimizer.register_load_state_dict_post_hook(restore, prepend=True),
+    )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _restore(param: Tensor, state: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Undo what ``Optimizer.load_state_dict`` does to our state.
+
+    It casts every floating tensor except ``step`` to the parameter's dtype and device, which
+    rounds the float32 state of a bf16 parameter and sends a count that belongs on the CPU to the
+    GPU.
+    """
+    half = state_dtype(param) != param.dtype
+    for key, value in saved.items():
+        if key == "past_steps" and isinstance(state.get("step"), Tensor):
+            state[key] = value.to(device=state["step"].device, dtype=state["step"].dtype)
+        elif half and key != "step" and isinstance(value, Tensor) and value.is_floating_point():
+            state[key] = value.to(device=param.device, dtype=state_dtype(param))

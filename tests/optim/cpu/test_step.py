@@ -15,7 +15,7 @@ from torch.nn import Parameter
 
 from longtail import ContinualAdam, ContinualAdamW
 from longtail.optim.cpu import build as cpp
-from longtail.optim.cpu import plan as fused_cpu_fast
+from longtail.optim.cpu.step import CpuKernel, CpuTogether
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
 
@@ -30,19 +30,19 @@ def _compiler() -> None:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """The outcome of every attempt at the short way."""
-    return outcomes_of("fast_step", monkeypatch)
+    return outcomes_of(CpuKernel, "step_again", monkeypatch)
 
 
-def outcomes_of(name: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What a function of `fused_cpu_fast` returns from now on, call by call."""
+def outcomes_of(kind: type, name: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What a method returns from now on, call by call."""
     outcomes: list[bool] = []
-    original = getattr(fused_cpu_fast, name)
+    original = getattr(kind, name)
 
     def counting(*args: Any) -> bool:
         outcomes.append(original(*args))
         return outcomes[-1]
 
-    monkeypatch.setattr(fused_cpu_fast, name, counting)
+    monkeypatch.setattr(kind, name, counting)
     return outcomes
 
 
@@ -145,7 +145,7 @@ def grouped(params: list[Parameter], **kwargs: Any) -> ContinualAdam:
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """The outcome of every attempt to step all groups in one call."""
-    return outcomes_of("fast_steps", monkeypatch)
+    return outcomes_of(CpuTogether, "step", monkeypatch)
 
 
 def test_groups_are_stepped_in_one_call_each_by_its_own_settings(together: list[bool]) -> None:

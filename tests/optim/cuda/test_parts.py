@@ -1,24 +1,34 @@
 """The parts of the CUDA step that need no GPU: layouts, scalars, launches."""
 
 import math
+import weakref
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
 from longtail import ContinualAdam
-from longtail.optim.cuda import fast as fused_cuda_fast
-from longtail.optim.cuda.launch import Launcher
-from longtail.optim.cuda.layout import fits, flat, same_layout, write_back
-from longtail.optim.cuda.plan import Tensors
-from longtail.optim.cuda.scalars import end_policy, end_rules, step_floats, step_policy
+from longtail.optim.cuda import launch
+from longtail.optim.cuda.launch import Launcher, free_for_dead_graphs, keep_for_graph
+from longtail.optim.cuda.plan import (
+    end_policy,
+    end_rules,
+    fits,
+    flat,
+    same_layout,
+    step_floats,
+    step_policy,
+    write_back,
+)
+from longtail.optim.cuda.step import CudaKernel, CudaTogether
+from longtail.optim.state import Row
 
 
-def of(param: Tensor) -> Tensors:
+def of(param: Tensor) -> Row:
     moments = [torch.zeros_like(param) for _ in range(3)]
-    return Tensors(param, *moments, None, torch.zeros(()), torch.zeros(()))
+    return Row(param, *moments, None, torch.zeros(()), torch.zeros(()))
 
 
 def test_same_layout() -> None:
@@ -51,7 +61,7 @@ def test_what_fits_is_taken_as_it_is() -> None:
     ],
     ids=["a slice", "mixed state"],
 )
-def test_what_does_not_fit_is_copied_and_written_back(tensors: Tensors) -> None:
+def test_what_does_not_fit_is_copied_and_written_back(tensors: Row) -> None:
     assert not fits(tensors)
     used, grad = flat(
         tensors, torch.randn_like(tensors.exp_avg, dtype=torch.float32).expand_as(tensors.exp_avg)
@@ -165,13 +175,12 @@ def test_groups_that_have_left_the_gpu_or_their_parameters_are_stepped_one_by_on
 ) -> None:
     groups = [{"params": [torch.nn.Parameter(torch.ones(3))]} for _ in range(2)]
     optimizer = ContinualAdam(groups, lr=0.1, beta3=0.0)
-    for group in optimizer.param_groups:  # what a step on a GPU leaves behind
-        optimizer._plan_cache(group).update(
-            fast=lambda *_: False,
-            fast_steps=fused_cuda_fast.fast_steps,
-            fast_end_tasks=fused_cuda_fast.fast_end_tasks,
-        )
-    optimizer._plan_cache(None)["warm"] = {0: None}
+    kernels = optimizer._own_kernels()
+    for i in range(2):  # what a step on a GPU leaves behind
+        kernels.of(i).whole = CudaKernel()
+    together = kernels._for_all(optimizer)
+    assert isinstance(together, CudaTogether)
+    together._warm = {0: cast(Any, None)}
     last = optimizer.param_groups[1]["params"][0]
     last.grad = torch.ones(3)
     if empty:
@@ -190,4 +199,23 @@ def test_a_resized_parameter_is_noticed_before_a_kernel_is_planned_for_it() -> N
     p.data = torch.ones(5)
     p.grad = torch.ones(5)
     with pytest.raises(ValueError, match=r"of shape \(3,\) for a parameter of shape \(5,\)"):
-        fused_cuda_fast.fast_step(optimizer, optimizer.param_groups[0], {})
+        CudaKernel().step_again(optimizer, optimizer.param_groups[0])
+
+
+def test_what_a_graph_reads_is_freed_when_cuda_says_that_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: list[Any] = []
+    monkeypatch.setattr(launch, "_reads", {})
+    monkeypatch.setattr(launch, "_post_with_graph", lambda *told: ends.append(told))
+    kept = []
+    for _ in range(3):
+        keep_for_graph([table := torch.zeros(3), None])
+        kept.append(weakref.ref(table))
+        del table
+    free_for_dead_graphs()
+    assert all(table() is not None for table in kept)
+    gone, post = ends[1]
+    post(gone)
+    free_for_dead_graphs()
+    assert [table() is None for table in kept] == [False, True, False]

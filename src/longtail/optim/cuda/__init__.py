@@ -1,1 +1,1 @@
-"""Parts of the fused step on CUDA; `longtail.optim.cuda.step` is the way in."""
+"""The step of Continual Adam on CUDA, in Triton: `longtail.optim.cuda.step` is the way in."""

@@ -14,8 +14,7 @@ nothing, so past1 = 0 or past2 = 0, and nothing of it is read. The arithmetic is
 import triton
 import triton.language as tl
 
-from longtail.optim.cuda.kernels import fold, walk
-from longtail.optim.cuda.numerics import is_last, one_minus_power, wide
+from longtail.optim.cuda.kernels import fold, is_last, one_minus_power, walk, wide
 
 _ROW = tl.constexpr(8)  # entries in a row of the table: p, m, v, v_c, m_c, t, c, size
 _SETTINGS = tl.constexpr(23)  # ten scalars of two numbers, three flags

@@ -12,13 +12,19 @@ import torch
 from torch import Tensor
 
 from longtail.optim.cuda.launch import current_stream
-from longtail.optim.cuda.layout import DTYPES, fits, same_layout
-from longtail.optim.cuda.plan import Kind, Plan, Tensors
-from longtail.optim.cuda.scalars import step_floats, step_policy
-from longtail.optim.state import is_plain
+from longtail.optim.cuda.plan import (
+    DTYPES,
+    Kind,
+    Plan,
+    fits,
+    same_layout,
+    step_floats,
+    step_policy,
+)
+from longtail.optim.state import Row, check_shapes, is_plain
 
 Group = dict[str, Any]
-MakePlan = Callable[[Sequence[Tensors | None], Sequence[Kind | None]], Plan]
+MakePlan = Callable[[Sequence[Row | None], Sequence[Kind | None]], Plan]
 
 _grad = attrgetter("grad")
 _dtype = attrgetter("dtype")
@@ -64,8 +70,11 @@ class Warm:
 
     @classmethod
     def of(cls, optimizer: Any, groups: list[Group], make: MakePlan) -> "Warm | None":
-        """None if a kernel cannot take all of them as they are."""
-        members: list[Tensors | None] = []
+        """What the groups hold now; None if a kernel cannot take all of it as it is."""
+        for group in groups:
+            for p in group["params"]:
+                check_shapes(p, optimizer.state.get(p, {}))
+        members: list[Row | None] = []
         kinds: list[Kind | None] = []
         dicts: list[dict[str, Any]] = []
         params = [(p, group["first_moment"]) for group in groups for p in group["params"]]
@@ -177,7 +186,7 @@ def _shape(groups: list[Group]) -> list[tuple[int, str]]:
     return [(len(group["params"]), group["first_moment"]) for group in groups]
 
 
-def _member(param: Tensor, state: dict[str, Any], first_moment: str) -> Tensors | None:
+def _member(param: Tensor, state: dict[str, Any], first_moment: str) -> Row | None:
     """What the kernels need, if all of it is there and can be taken as it is."""
     past = state.get("past_exp_avg") if first_moment == "task" else None
     names = ("exp_avg", "exp_avg_sq", "past_exp_avg_sq", "step", "past_steps")
@@ -186,6 +195,6 @@ def _member(param: Tensor, state: dict[str, Any], first_moment: str) -> Tensors 
         first_moment == "task" and past is None
     ):
         return None
-    member = Tensors(param, *tensors[:3], past, *tensors[3:])  # type: ignore[arg-type]
+    member = Row(param, *tensors[:3], past, *tensors[3:])  # type: ignore[arg-type]
     plain = is_plain(param) and param.is_cuda and param.dtype in DTYPES
     return member if plain and fits(member) else None
