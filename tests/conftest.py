@@ -1,0 +1,14 @@
+"""Before anything else: what must be settled while torch is not imported yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from longtail.support import amx
+
+AMX_TRAP = amx.avoid()  # workers of pytest-xdist and children of tests inherit the variable
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if AMX_TRAP:
+        terminalreporter.write_line(AMX_TRAP)
