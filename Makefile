@@ -10,7 +10,7 @@ help:
 	@echo "make demo   the synthetic study: table, checks and figure in a bit over a minute"
 	@echo "make test   lint, type check and the test suite"
 	@echo "make test-all   the slow and the browser tests too (some 15 minutes)"
-	@echo "make lint   ruff and pyright only"
+	@echo "make lint   ruff, pyright and the import rules only"
 	@echo "make perf   speed and memory, as ratios taken in one run"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -32,6 +32,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/lint-imports
 
 format: $(STAMP)
 	$(BIN)/ruff format .
