@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# A worker for each core, which takes over waiting tests of slower ones; each has one thread (conftest.py).
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 .PHONY: help demo test test-all lint format perf clean
 
@@ -23,10 +25,10 @@ demo: $(STAMP)
 	$(BIN)/python studies/tools/demo.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: lint
-	$(BIN)/python -m pytest -m 'not gpu'
+	$(PYTEST) -m 'not gpu'
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
