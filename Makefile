@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# A worker for each core, which takes over waiting tests of slower ones; each has one thread (conftest.py).
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 .PHONY: help demo test test-all lint format perf clean
 
@@ -10,7 +12,7 @@ help:
 	@echo "make demo   the synthetic study: table, checks and figure in a bit over a minute"
 	@echo "make test   lint, type check and the test suite"
 	@echo "make test-all   the slow and the browser tests too (some 15 minutes)"
-	@echo "make lint   ruff and pyright only"
+	@echo "make lint   ruff, pyright and the import rules only"
 	@echo "make perf   speed and memory, as ratios taken in one run"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -23,15 +25,16 @@ demo: $(STAMP)
 	$(BIN)/python studies/tools/demo.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: lint
-	$(BIN)/python -m pytest -m 'not gpu'
+	$(PYTEST) -m 'not gpu'
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
+	$(BIN)/lint-imports
 
 format: $(STAMP)
 	$(BIN)/ruff format .

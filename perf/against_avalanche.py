@@ -8,12 +8,11 @@ with evaluation of all seen tasks every 50 and of each task once learned; one th
 """
 
 import argparse
-import json
 import sys
 import time
 import warnings
-from pathlib import Path
 
+import provenance
 import torch
 from bare_loops import BATCH, LOOPS, Bare
 from loop_overhead import OPTIMIZERS, library_run, make_model, make_sequence, seconds
@@ -93,7 +92,7 @@ def main() -> None:
         rows.append(row)
         print("  ".join(f"{k} {v:.2f}" if isinstance(v, float) else str(v) for k, v in row.items()))
     if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+        provenance.write(options.json, rows, "cpu")
     sys.exit(1 if not all(row["holds"] for row in rows) and not options.no_fail else 0)
 
 

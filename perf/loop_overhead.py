@@ -13,12 +13,12 @@ time, so that other programs on the machine hardly count.
 import argparse
 import contextlib
 import gc
-import json
 import statistics
 import sys
 import time
 from pathlib import Path
 
+import provenance
 import torch
 from bare_loops import BATCH, LOOPS, Bare
 from torch import nn
@@ -176,7 +176,7 @@ def main() -> None:
     missed = [row for row in rows if not row["holds"]]
     print(f"{len(rows) - len(missed)} of {len(rows)} bars hold: {BARS}")
     if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+        provenance.write(options.json, rows, "cpu")
     sys.exit(1 if missed and not options.no_fail else 0)
 
 

@@ -9,10 +9,6 @@ line says "first task". The script exits with 1 if a bar does not hold (`--no-fa
 """
 
 import argparse
-import datetime
-import json
-import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -21,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import provenance
 import torch
 from torch import Tensor
 
@@ -324,42 +321,6 @@ def new_addresses(
     report.add(f"step, new gradients assigned: {name}", torch_us=other, ours_us=mine, value=ratio)
 
 
-def provenance() -> dict[str, Any]:
-    def output(*command: str) -> str:
-        done = subprocess.run(command, capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else ""
-
-    facts: dict[str, Any] = {
-        "command": " ".join(["python", os.path.relpath(__file__), *sys.argv[1:]]),
-        "commit": os.environ.get("LONGTAIL_COMMIT") or output("git", "rev-parse", "HEAD"),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cpu": cpu_name(),
-    }
-    if torch.cuda.is_available():
-        import triton
-
-        facts["triton"] = triton.__version__
-        facts["gpu"] = torch.cuda.get_device_name()
-        facts["cuda"] = torch.version.cuda
-        facts["driver"] = output(
-            "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
-        )
-    return facts
-
-
-def cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = [
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            ]
-        return f"{names[0]}, {len(names)} cores"
-    except (OSError, IndexError):
-        return platform.processor()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--part", choices=("cpu", "cuda", "import"), action="append")
@@ -373,9 +334,8 @@ def main() -> int:
     for part in arguments.part or available:
         parts[part](report)
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"provenance": provenance(), "rows": report.rows}, file, indent=2)
-            file.write("\n")
+        device = "cuda" if "cuda" in (arguments.part or available) else "cpu"
+        provenance.write(arguments.json, report.rows, device)
     failed = report.failed
     print(f"\n{len(failed)} bars do not hold" + "".join(f"\n  {name}" for name in failed))
     return 1 if failed and not arguments.no_fail else 0

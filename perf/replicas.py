@@ -8,11 +8,10 @@ of 100 features at batch 16, and ten of an MLP 784-100-100-10 at batch 10, each 
 
 import argparse
 import gc
-import json
 import sys
 import time
-from pathlib import Path
 
+import provenance
 import torch
 from torch import nn
 
@@ -92,7 +91,7 @@ def main() -> None:
             flush=True,
         )
     if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+        provenance.write(options.json, rows, "cpu")
     sys.exit(1 if not all(row["holds"] for row in rows) and not options.no_fail else 0)
 
 

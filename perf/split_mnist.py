@@ -11,13 +11,13 @@ products took ten times as long. Images are random: speed does not look at them.
 
 import argparse
 import gc
-import json
 import math
 import sys
 import time
 from functools import partial
 from pathlib import Path
 
+import provenance
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
@@ -249,7 +249,7 @@ def main() -> None:
         rows.append({"bar": bar, "what": what, "ours": ours, "other": other, "ratio": ratio})
         print(f"{bar:14}{what:16}{ours:9.3f}{other:9.3f}{ratio:8.2f}{BARS[bar]:6.1f}", flush=True)
     if args.json:
-        args.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=2))
+        provenance.write(args.json, rows, "cpu")
     sys.exit(1 if failed and not args.no_fail else 0)
 
 

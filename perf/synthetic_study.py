@@ -23,14 +23,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import provenance
 import torch
 from torch import nn
 
 from longtail.benchmarks.synthetic import build
 from longtail.runs.config import resolve
 from longtail.study.file import parse_seeds
-from longtail.support.devices import hardware
-from longtail.support.machine import commit, now, usable_cores, versions
+from longtail.support.machine import usable_cores
 
 STUDY = Path(__file__).parent.parent / "studies" / "table1.toml"
 ROWS = 10
@@ -156,16 +156,7 @@ def main() -> int:
     jobs = args.jobs or (2 if args.device == "cuda" else len(usable_cores()))
     seconds, peak, stacks = study(args.device, args.seeds, args.tasks, jobs)
     result = {
-        "provenance": {
-            "command": " ".join(["python", *sys.argv]),
-            "commit": commit(),
-            "date": now(),
-            "versions": versions(),
-            "hardware": hardware(torch.device(args.device)),
-        },
-        "device": args.device,
-        "seeds": count,
-        "tasks": args.tasks,
+        "run": "measured",
         "jobs": jobs,
         "study_seconds": seconds,
         "stack_seconds": stacks,
@@ -179,7 +170,9 @@ def main() -> int:
     print(f"  ratio            {result['ratio']:10.0f}      bar {RATIO_BAR:.0f}")
     print(f"  peak memory      {peak:10.2f} GiB  bar {MEMORY_BAR:.0f} GiB")
     if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        settings = {"seeds": count, "tasks": args.tasks}
+        bars = {"study_seconds": BARS[args.device], "ratio": RATIO_BAR, "peak_gib": MEMORY_BAR}
+        provenance.write(args.json, [result], args.device, settings=settings, bars=bars)
     full = count == 100 and args.tasks == 1000
     good = not full or (
         seconds <= BARS[args.device] and result["ratio"] >= RATIO_BAR and peak < MEMORY_BAR

@@ -9,13 +9,13 @@ least 80% of the steps per second of the ready batch. `--small` is a size for a 
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+import provenance
 import torch
 
 from longtail.benchmarks.vqa.model import VisionLanguage
@@ -140,10 +140,10 @@ def main() -> None:
     holds = ratio >= BAR
     print(f"storage / ready batch {ratio:.3f}   {'holds' if holds else 'MISSED'} (bar {BAR})")
     if options.json:
-        where = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-        report = {"size": name, "device": where, "steps": options.steps, "steps_per_second": found}
-        report |= {"ratio": ratio, "bar": BAR, "holds": holds}
-        Path(options.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        rows = [{"regions": kind, "steps/s": speed} for kind, speed in found.items()]
+        settings, what = {"size": name, "steps": options.steps}, "storage / ready batch"
+        parts = {"ratios": {what: ratio}, "bars": {what: BAR}, "holds": {what: holds}}
+        provenance.write(options.json, rows, device, settings=settings, **parts)
     sys.exit(0 if holds or options.no_fail else 1)
 
 

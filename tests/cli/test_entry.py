@@ -255,7 +255,7 @@ def test_interrupt_saves_and_says_how_to_go_on(capsys):
         time.sleep(0.02)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=600)
     assert process.returncode == 130, error
     assert error.startswith("longtail: stopped at task ")
     assert "the same command goes on from there" in error
@@ -281,7 +281,7 @@ def test_reader_of_a_pipe_that_goes_away(capsys):
     process.stdout.close()
     error = process.stderr.read()
     process.stderr.close()
-    process.wait(60)
+    process.wait(600)
     assert "Traceback" not in error
 
 

@@ -316,7 +316,7 @@ def test_write_atomic_keeps_the_old_file_when_it_fails(tmp_path, monkeypatch):
 def hold(folder: Path, ready) -> None:
     with FolderLock(folder):
         ready.set()
-        time.sleep(60)
+        time.sleep(600)
 
 
 def test_second_process_is_refused_until_the_first_is_gone(tmp_path):
@@ -325,7 +325,7 @@ def test_second_process_is_refused_until_the_first_is_gone(tmp_path):
     ready = context.Event()
     process = context.Process(target=hold, args=(tmp_path, ready))
     process.start()
-    assert ready.wait(60)
+    assert ready.wait(600)
     try:
         with pytest.raises(FolderBusyError, match=f"in use by process {process.pid}"):
             train_run(small(), tmp_path, QUIET)
@@ -336,17 +336,33 @@ def test_second_process_is_refused_until_the_first_is_gone(tmp_path):
     train_run(small(), tmp_path, QUIET)  # kill -9 leaves nothing that would block
 
 
-def test_snapshots_cost_less_than_two_percent(tmp_path):
-    train_run(
-        small("data.tasks=60", "train.epochs=12"),
-        tmp_path,
-        RunOptions(quiet=True, snapshot_minutes=1e-4),
-    )
-    timing = json.loads((tmp_path / "timing.json").read_text())
-    snapshots = timing["snapshots"]
+class Clock:
+    """Ten milliseconds pass from one look to the next, whatever else the machine does."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+def test_snapshots_cost_less_than_two_percent(tmp_path, monkeypatch):
+    clock, write = Clock(), Snapshots._write
+
+    def slow(self, content, number):
+        clock.now += 0.05
+        return write(self, content, number)
+
+    monkeypatch.setitem(Snapshots.__init__.__kwdefaults__, "clock", clock)
+    monkeypatch.setattr(Snapshots, "_write", slow)
+    often = RunOptions(quiet=True, snapshot_minutes=1e-4)
+    train_run(small("data.tasks=60", "train.epochs=12"), tmp_path, often)
+    snapshots = json.loads((tmp_path / "timing.json").read_text())["snapshots"]
+    assert snapshots["count"] > 2
     # the one at the end comes whatever it costs
-    share = snapshots["seconds"] * (1 - 1 / max(snapshots["count"], 1)) / timing["seconds"]
-    assert share < 0.03
+    share = snapshots["seconds"] * (1 - 1 / snapshots["count"]) / clock.now
+    assert share < 0.02
 
 
 def test_nan_scores_become_null(tmp_path):

@@ -430,7 +430,7 @@ def test_ctrl_c_saves_and_the_next_call_ends_with_the_same_files(tmp_path: Path,
         time.sleep(0.1)
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait(600) == 130
     assert list((tmp_path / "a").glob("runs/*/snapshot/*.pt"))
     assert len(list((tmp_path / "a").glob("runs/*/summary.json"))) < 4
     subprocess.run([*command, str(tmp_path / "a")], check=True)

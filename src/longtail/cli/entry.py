@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from longtail.cli.parser import Parser
+from longtail.support import amx
 
 COMMANDS = {
     "run": ("longtail.cli.run", "train one method on one benchmark"),
@@ -27,6 +28,7 @@ COMMANDS = {
     "list": ("longtail.cli.list", "benchmarks, methods, policies, studies"),
     "wsd": ("longtail.cli.wsd", "rank a word's senses in a sentence with a trained run"),
 }
+COMPUTING = ("run", "study", "wsd")
 EXAMPLES = """examples:
   longtail list                               what there is
   longtail run toy --method ewc               one run; calling it again resumes it
@@ -110,6 +112,9 @@ def _failed(error: Exception) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     command = next((a for a in argv if not a.startswith("-")), None)
+    computes = command in COMPUTING and not {"-h", "--help"} & set(argv)
+    if computes and (trap := amx.avoid()):  # before anything imports torch
+        _say(f"warning: {trap}", 0)
     parser = make_parser(command if command in COMMANDS else None)
     if command is not None and command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.6)
