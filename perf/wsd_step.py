@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -355,12 +356,12 @@ def main() -> None:
 
     steps = 200 if options.quick else 500
     eager = 0.0
-    try:
+    theirs = not options.quick and find_spec("transformers") is not None
+    if not theirs:
+        print("skipped: rows against transformers (--quick, or not installed)", flush=True)
+    if theirs:
         import transformers
-    except ImportError:
-        transformers = None
-        print("skipped: rows against transformers, which is not installed", flush=True)
-    if transformers is not None and not options.quick:
+
         name = f"transformers {transformers.__version__} eager, autocast, torch fused AdamW"
         eager = measure(name, their_step(pairs, graphs=False), 60)
         measure("the same in a CUDA graph", their_step(pairs, graphs=True), 300)
@@ -382,7 +383,7 @@ def main() -> None:
         print(f"{name}: {value:.2f}, bar {BARS[name]}: {'holds' if holds[name] else 'MISSED'}")
     print(f"evaluation: {found:.0f} pairs/s, bare pass {bare:.0f} pairs/s")
     write(holds=holds, **{"evaluation pairs/s": found, "bare pairs/s": bare})
-    if transformers is not None and not options.quick:
+    if theirs:
         encoder: dict[str, float] = {}
         for name, optimise in (("forward and backward", False), ("with AdamW", True)):
             compiled, own = (
