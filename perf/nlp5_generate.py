@@ -1,6 +1,7 @@
 """Generation in batches against one answer at a time, and training against a bare loop.
 
     python perf/nlp5_generate.py [--model FOLDER --data FOLDER] [--rows N] [--json FILE]
+    python perf/nlp5_generate.py --llama smollm2 [--compiled] [--json FILE]
 
 Without --model the built-in miniature: a small random model on made-up questions. Generation: the
 same test questions, greedily, in length-sorted batches with a KV cache, against transformers'
@@ -9,6 +10,11 @@ our own generator one question at a time; both have answered before the clock st
 step of the loop with Continual AdamW, as it is and (on a GPU) captured, against the same model,
 batches and precision in six lines with torch's fused AdamW. Ratios of throughput, taken in turn in
 one run.
+
+With --llama, which needs transformers and no files, our Llama and generator against transformers'
+Llama of the same random weights: `generate` on the same prompts in the same length-sorted batches,
+padded in front, with the same end token, limit and precision (bf16 on a GPU); and a training step,
+eager and (on a GPU) captured. Below 1.5 in generation our own are not worth their lines.
 """
 
 from __future__ import annotations
@@ -24,16 +30,24 @@ from typing import Any
 import provenance
 import torch
 
+from longtail.benchmarks.nlp5.lm.answers import ANSWERS, AnswerModel
 from longtail.benchmarks.nlp5.lm.generate import Generator
-from longtail.benchmarks.nlp5.lm.llama import Llama
+from longtail.benchmarks.nlp5.lm.hf import TransformersLM, pad_front
+from longtail.benchmarks.nlp5.lm.llama import Llama, LlamaConfig
 from longtail.runs.build import build_run
 from longtail.runs.config import resolve
+from longtail.tasks import Ragged
 from longtail.tasks.examples import rows_device
 from longtail.training.cuda_graphs import WARM_UP, GraphStep
 from longtail.training.step import step
 
 LIMIT = 48  # tokens of an answer: an untrained model does not end before
 BARS = {"generation": 5.0, "training": 0.9}
+WORTH = 1.5  # times transformers' speed
+SHAPES = {
+    "small": LlamaConfig(257, 64, 4, 4, 2, 128),
+    "smollm2": LlamaConfig(49152, 576, 30, 9, 3, 1536, theta=100_000.0),  # SmolLM2-135M
+}
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -190,6 +204,174 @@ def training(run: Any, steps: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def left_padded(prompts: list[list[int]], end: int, device: torch.device) -> tuple[Any, Any]:
+    """Ids and mask of a batch, padded in front as transformers' `generate` wants them."""
+    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    ids = torch.full((len(prompts), int(lengths.max())), end)
+    for row, prompt in zip(ids, prompts, strict=True):
+        row[: len(prompt)] = torch.tensor(prompt)
+    return pad_front(ids.to(device), lengths.to(device))
+
+
+def batched_generate(theirs: Any, end: int, limit: int, batch: int, **options: Any) -> Answers:
+    """transformers' `generate` over length-sorted batches."""
+
+    def work(prompts: list[list[int]]) -> list[list[int]]:
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        answers: list[list[int]] = [[] for _ in prompts]
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            ids, mask = left_padded([prompts[i] for i in rows], end, theirs.device)
+            with torch.no_grad():
+                found = theirs.generate(
+                    input_ids=ids, attention_mask=mask, max_new_tokens=limit, do_sample=False,
+                    num_beams=1, eos_token_id=end, pad_token_id=end, **options,
+                )  # fmt: skip
+            for i, row in zip(rows, found[:, ids.shape[1] :].tolist(), strict=True):
+                answers[i] = row[: row.index(end)] if end in row else row
+        return answers
+
+    return work
+
+
+def in_turn(ways: dict[str, Callable[[], Any]], repeats: int = 3) -> dict[str, float]:
+    """The least seconds of each, after a call that warms it up."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for work in ways.values():
+        work()
+    for _ in range(repeats):
+        for name, work in ways.items():
+            times[name].append(seconds(work))
+    return {name: min(found) for name, found in times.items()}
+
+
+def llama_generation(model: Llama, theirs: Any, args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds for all answers: ours, and `generate` on the same batches."""
+    device = next(model.parameters()).device
+    half, end = device.type == "cuda", model.config.vocabulary - 1
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.randint(16, args.max_tokens, (args.prompts,), generator=draw).tolist()
+    prompts = [torch.randint(0, end, (n,), generator=draw).tolist() for n in lengths]
+    ours = Generator(end, args.generate_batch, half=half)
+    theirs = theirs.to(device, torch.bfloat16 if half else torch.float32).eval()
+    rival = batched_generate(theirs, end, LIMIT, args.generate_batch)
+    answers: dict[str, list[list[int]]] = {}
+    ways: dict[str, Callable[[], Any]] = {
+        "ours": lambda: answers.update(ours=ours(model, prompts, LIMIT)),
+        "transformers": lambda: answers.update(theirs=rival(prompts)),
+    }
+    if args.compiled:
+        static = batched_generate(
+            theirs, end, LIMIT, args.generate_batch, cache_implementation="static"
+        )
+        ways["transformers, static cache, compiled"] = lambda: static(prompts)
+    found = in_turn(ways)
+    same = sum(a == b for a, b in zip(answers["ours"], answers["theirs"], strict=True))
+    return {
+        "prompts": len(prompts), "batch": args.generate_batch, "limit": LIMIT,
+        "precision": "bf16" if half else "fp32", "seconds": found, "same_answers": same,
+        "ratios": {name: found[name] / found["ours"] for name in ways if name != "ours"},
+    }  # fmt: skip
+
+
+def answer_batch(args: argparse.Namespace, vocabulary: int, device: Any) -> dict[str, Ragged]:
+    """Random rows of up to `max_tokens` that end in answers of up to 16."""
+    draw = torch.Generator().manual_seed(1)
+    lengths = torch.randint(args.max_tokens // 2, args.max_tokens, (args.batch,), generator=draw)
+    lengths[0] = args.max_tokens
+    sizes = torch.randint(1, 17, (args.batch,), generator=draw)
+    sizes[0] = 16
+    ids = torch.randint(0, vocabulary, (args.batch, args.max_tokens), generator=draw)
+    answer = torch.randint(0, vocabulary, (args.batch, 16), generator=draw)
+    return {
+        "ids": Ragged(ids.to(device), lengths.to(device)),
+        "answer": Ragged(answer.to(device), sizes.to(device)),
+    }
+
+
+def training_step(
+    model: AnswerModel, batch: dict[str, Ragged], captured: bool
+) -> Callable[[], None]:
+    """Forward, backward, clipping and torch's fused AdamW; captured as one CUDA graph or not."""
+    device = batch["ids"].padded.device.type
+    options = {"capturable": True} if captured else {}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True, **options)
+
+    def one() -> None:
+        with torch.autocast(
+            device, torch.bfloat16, enabled=device == "cuda", cache_enabled=not captured
+        ):
+            loss = ANSWERS.loss(model(batch), torch.empty(0)).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    if not captured:
+        return one
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            one()
+    torch.cuda.current_stream().wait_stream(stream)
+    optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        one()
+    return graph.replay
+
+
+def llama_training(model: Llama, theirs: Any, args: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds of a step of both models, in turn."""
+    device = next(model.parameters()).device
+    batch = answer_batch(args, model.config.vocabulary, device)
+    models = {
+        "ours": model.train(), "transformers": TransformersLM(theirs.to(device).float()).train(),
+    }  # fmt: skip
+    result: dict[str, Any] = {"batch": args.batch, "width": args.max_tokens, "ms": {}, "ratios": {}}
+    for kind in ("eager", "captured") if device.type == "cuda" else ("eager",):
+        try:
+            steps = {n: training_step(m, batch, kind == "captured") for n, m in models.items()}
+        except RuntimeError as error:  # what cannot be captured has no row
+            result["ratios"][kind] = f"not captured: {' '.join(str(error).split())[:200]}"
+            break
+
+        def repeated(step: Callable[[], None]) -> Callable[[], None]:
+            return lambda: [step() for _ in range(args.steps)] and None
+
+        found = in_turn({name: repeated(step) for name, step in steps.items()})
+        result["ms"][kind] = {name: 1000 * s / args.steps for name, s in found.items()}
+        result["ratios"][kind] = found["transformers"] / found["ours"]
+    return result
+
+
+def compare_llamas(args: argparse.Namespace, device: torch.device) -> int:
+    """Our Llama and generator against transformers': prints the ratios, 1 below `WORTH`."""
+    torch.manual_seed(0)
+    model = Llama(SHAPES[args.llama])
+    theirs = as_transformers(model)
+    if theirs is None:
+        print("skipped: --llama needs transformers, which is not installed")
+        return 0
+    model = model.to(device)
+    found: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    for name, measure in {"generation": llama_generation, "training": llama_training}.items():
+        found[name] = measure(model, theirs, args)
+        rows.append({"what": name, **found[name]})
+        if args.json:  # at once: the second may fail, or be cut off
+            provenance.write(args.json, rows, device, settings={"shape": args.llama})
+    print(json.dumps(rows, indent=1))
+    for name in ("generation", "training"):
+        for rival, ratio in found[name]["ratios"].items():
+            text = f"{ratio:.2f}" if isinstance(ratio, float) else ratio
+            print(f"{name}, {rival}: {text}")
+    worth = found["generation"]["ratios"]["transformers"] >= WORTH
+    print(f"generation at {WORTH} times transformers' or more: {'holds' if worth else 'MISSED'}")
+    return 0 if worth or args.no_fail else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="a model's folder (default: the miniature)")
@@ -199,11 +381,19 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20, help="training steps timed at once")
     parser.add_argument("--max-tokens", type=int, default=256, help="tokens of a row")
     parser.add_argument("--batch", type=int, default=32, help="rows of a training step")
+    parser.add_argument("--llama", choices=tuple(SHAPES), help="ours against transformers' alone")
+    parser.add_argument("--prompts", type=int, default=1024, help="with --llama: of generation")
+    parser.add_argument("--generate-batch", type=int, default=256, help="with --llama: prompts")
+    parser.add_argument(
+        "--compiled", action="store_true", help="with --llama: `generate` compiled as well"
+    )
     parser.add_argument("--eager", action="store_true", help="do not time captured steps")
     parser.add_argument("--no-fail", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if args.llama:
+        return compare_llamas(args, device)
     flags: dict[str, Any] = {"data.miniature": True}
     if args.model:
         flags = {"data.model": args.model, "data.folder": args.data, "data.per_task": 500}

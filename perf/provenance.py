@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from longtail.support import machine
+from longtail.support import devices, machine
 
 PROVENANCE = ("command", "commit", "date", "versions", "hardware", "note")
 VERSIONS = ("python", "longtail", "torch", "numpy", "triton", "cuda", "driver")
@@ -57,7 +57,7 @@ def provenance(device: torch.device | str) -> dict[str, Any]:
         "commit": commit,
         "date": machine.now(),
         "versions": {name: versions.get(name) for name in VERSIONS},
-        "hardware": {name: machine.hardware(device).get(name) for name in HARDWARE},
+        "hardware": {name: devices.hardware(device).get(name) for name in HARDWARE},
         "note": None,
     }
 

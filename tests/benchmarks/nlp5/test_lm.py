@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from longtail import ContinualAdamW
 from longtail.benchmarks.nlp5.lm import answers as causal_lm
-from longtail.benchmarks.nlp5.lm.answers import ANSWERS, TOP, load, trainable, with_adapters
+from longtail.benchmarks.nlp5.lm.answers import ANSWERS, TOP
 from longtail.benchmarks.nlp5.lm.generate import Generator
+from longtail.benchmarks.nlp5.lm.gguf import convert
 from longtail.benchmarks.nlp5.lm.hf import TransformersLM
 from longtail.benchmarks.nlp5.lm.llama import Llama, LlamaConfig, is_llama, read_weights
+from longtail.benchmarks.nlp5.lm.load import load, with_adapters
 from longtail.benchmarks.nlp5.lm.tokens import Bytes, load_tokens
 from longtail.methods import DERPlusPlus
 from longtail.tasks import Ragged
@@ -25,10 +27,10 @@ END = 96
 NOTHING = torch.empty(0)  # targets: the answers are among the inputs
 
 
-def their_llama(tied: bool, head_dim: int = 16) -> Any:
+def their_llama(tied: bool, head_dim: int = 16, hidden: int = 48) -> Any:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=97, hidden_size=48, num_hidden_layers=3, num_attention_heads=4,
+        vocab_size=97, hidden_size=hidden, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, intermediate_size=80, head_dim=head_dim, tie_word_embeddings=tied,
         rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, rms_norm_eps=1e-5,
         initializer_range=0.3, bos_token_id=None, eos_token_id=END, pad_token_id=END,
@@ -216,7 +218,8 @@ def test_adapters_alone_are_trained() -> None:
     changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     assert changed
     assert all("lora_" in name for name in changed)
-    assert 0 < trainable(model) < sum(p.numel() for p in model.parameters()) / 2
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert 0 < trained < sum(p.numel() for p in model.parameters()) / 2
     assert Generator(END)(model, [[1, 2, 3]], 3)
 
 
@@ -238,17 +241,38 @@ def test_gguf_becomes_a_folder(tmp_path: Path) -> None:
     theirs = their_llama(True)
     theirs.save_pretrained(tmp_path / "theirs")
     write_gguf(gguf, theirs, tmp_path / "m.gguf")
-    from longtail.benchmarks.nlp5.lm.gguf import convert
-
     convert(tmp_path / "m.gguf", tmp_path / "ours")
     inputs = batch([9, 14, 5], [2, 5, 1])
     ours, expected = (load(str(tmp_path / name))(inputs) for name in ("ours", "theirs"))
-    torch.testing.assert_close(ours["logits"].padded, expected["logits"].padded)
+    torch.testing.assert_close(ours["logits"].padded, expected["logits"].padded, rtol=0, atol=0)
     tokens = load_tokens(str(tmp_path / "ours"))
-    assert tokens.encode(["ab12"]) == [[3, 2, 4]]
+    assert tokens.encode(["ab12"]) == [[3, 2, 4]]  # digits one by one, though "12" is a token
     assert tokens.end == END
     with pytest.raises(ValueError, match="no such file"):
         convert(tmp_path / "none.gguf", tmp_path / "x")
+    (tmp_path / "text.gguf").write_text("no such thing at all, but long enough for a header")
+    with pytest.raises(ValueError, match="is not a GGUF file"):
+        convert(tmp_path / "text.gguf", tmp_path / "x")
+    write_gguf(gguf, theirs, tmp_path / "other.gguf", splitting="llama-bpe")
+    with pytest.raises(
+        ValueError, match=r"tokenizer\.ggml\.pre is 'llama-bpe'; known here: smollm"
+    ):
+        convert(tmp_path / "other.gguf", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_quantised_gguf_file_is_read_as_gguf_itself_does(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    write_gguf(gguf, their_llama(True, hidden=64), tmp_path / "m.gguf", quantised=True)
+    convert(tmp_path / "m.gguf", tmp_path / "ours")
+    found = read_weights(tmp_path / "ours/model.safetensors")
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+    for theirs, name in (("attn_v", "self_attn.v_proj"), ("ffn_gate", "mlp.gate_proj")):
+        tensor = tensors[f"blk.1.{theirs}.weight"]
+        assert tensor.tensor_type == gguf.GGMLQuantizationType.Q8_0
+        expected = torch.tensor(gguf.dequantize(tensor.data, tensor.tensor_type))
+        assert torch.equal(found[f"model.layers.1.{name}.weight"], expected)
+    assert "quantization_config" not in json.loads((tmp_path / "ours/config.json").read_text())
 
 
 def test_gguf_files_of_one_name_are_not_taken_for_each_other(
@@ -284,7 +308,16 @@ def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
             load(str(tmp_path))
 
 
-def write_gguf(gguf: Any, model: Any, path: Path) -> None:
+GGUF_NAMES = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output",
+    "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down",
+}  # fmt: skip
+
+
+def write_gguf(
+    gguf: Any, model: Any, path: Path, splitting: str = "smollm", quantised: bool = False
+) -> None:
     """As llama.cpp converts: rows of queries and keys in pairs."""
     c, writer = model.config, gguf.GGUFWriter(path, "llama")
     writer.add_block_count(c.num_hidden_layers)
@@ -297,19 +330,18 @@ def write_gguf(gguf: Any, model: Any, path: Path) -> None:
     writer.add_rope_freq_base(5000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    words = ["a", "b", "1", "ab", "2", *(f"t{i}" for i in range(5, 97))]
+    writer.add_tokenizer_pre(splitting)
+    words = ["a", "b", "1", "ab", "2", "12", *(f"t{i}" for i in range(6, 97))]
     writer.add_token_list(words)
     writer.add_token_types([1] * 96 + [3])
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges(["a b", "1 2"])
     writer.add_eos_token_id(END)
-    names = {v: k for k, v in gguf_names().items()}
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight":
             continue
         parts = name.removesuffix(".weight").split(".")
         if parts[1] == "layers":
-            kind = names[".".join(parts[3:])]
+            kind = GGUF_NAMES[parts[-1]]
             heads = {"attn_q": c.num_attention_heads, "attn_k": c.num_key_value_heads}.get(kind)
             if heads:
                 tensor = tensor.view(heads, 2, -1, tensor.shape[-1]).transpose(1, 2)
@@ -317,17 +349,15 @@ def write_gguf(gguf: Any, model: Any, path: Path) -> None:
             target = f"blk.{parts[2]}.{kind}.weight"
         else:
             target = {"embed_tokens": "token_embd", "norm": "output_norm"}[parts[1]] + ".weight"
-        writer.add_tensor(target, tensor.contiguous().numpy())
+        values, kind = tensor.contiguous().numpy(), gguf.GGMLQuantizationType.Q8_0
+        if quantised and tensor.dim() == 2 and tensor.shape[1] % 32 == 0:
+            writer.add_tensor(target, gguf.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(target, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def gguf_names() -> dict[str, str]:
-    from longtail.benchmarks.nlp5.lm.gguf import _NAMES
-
-    return _NAMES
 
 
 def test_broken_weights_are_named(tmp_path: Path) -> None:

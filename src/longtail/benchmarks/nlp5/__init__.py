@@ -23,8 +23,9 @@ from longtail.benchmarks.nlp5.cut import long_tail, subset
 from longtail.benchmarks.nlp5.evaluation import Evaluate
 from longtail.benchmarks.nlp5.examples import Example
 from longtail.benchmarks.nlp5.files import TASKS, data_command, read_task
-from longtail.benchmarks.nlp5.lm.answers import ANSWERS, load, model_folder, with_adapters
+from longtail.benchmarks.nlp5.lm.answers import ANSWERS
 from longtail.benchmarks.nlp5.lm.llama import Llama, LlamaConfig
+from longtail.benchmarks.nlp5.lm.load import load, model_folder, with_adapters
 from longtail.benchmarks.nlp5.lm.tokens import Bytes, Tokens, load_tokens
 from longtail.benchmarks.nlp5.miniature import miniature
 from longtail.benchmarks.nlp5.table import AnswerTable

@@ -16,14 +16,12 @@ so that a buffer of 500 answers takes megabytes instead of gigabytes.
 from __future__ import annotations
 
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from longtail.support.downloads import cache_folder, digest
 from longtail.tasks import Ragged
 from longtail.tasks.objectives import Objective
 
@@ -92,68 +90,6 @@ ANSWERS = Objective(
     remember=remember,
     distance=distance,
 )
-
-
-def load(name: str, rank: int = 0) -> AnswerModel:
-    """A pretrained model by path or name.
-
-    Llama-like checkpoints in a folder, and GGUF files, run in our own `Llama`; whatever else
-    transformers knows runs through it.
-
-    Args:
-        name: a folder with config.json, a .gguf file, or a name of the Hugging Face hub; see
-            `model_folder`.
-        rank: rank of LoRA adapters on every linear layer, which alone are trained; 0 for none.
-    """
-    from longtail.benchmarks.nlp5.lm.llama import Llama, is_llama
-
-    folder = model_folder(name)
-    if is_llama(folder):
-        model: AnswerModel = Llama.from_pretrained(folder)
-    else:
-        from longtail.benchmarks.nlp5.lm.hf import TransformersLM
-
-        model = TransformersLM.from_pretrained(str(folder) if folder.exists() else name)
-    return with_adapters(model, rank) if rank else model
-
-
-def model_folder(name: str) -> Path:
-    """Where a model lies: a folder, one of that name in the cache; a GGUF file is converted once.
-
-    What was converted is known by its content, as many a file is called `model.gguf`. A name that
-    is none of these comes back as it is, for transformers to look up.
-    """
-    path = Path(name).expanduser()
-    if path.suffix == ".gguf":
-        from longtail.benchmarks.nlp5.lm.gguf import convert
-
-        if not path.is_file():
-            raise ValueError(f"no such file: {path}")
-        folder = cache_folder("models", f"{path.stem}-{digest(path)[:12]}")
-        if not (folder / "config.json").exists():
-            convert(path, folder)
-        return folder
-    cached = cache_folder("models", name)
-    return cached if not path.exists() and (cached / "config.json").exists() else path
-
-
-def with_adapters(model: AnswerModel, rank: int) -> AnswerModel:
-    """The model with LoRA adapters (Hu et al., 2022) on its linear layers, the rest frozen."""
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError:
-        raise ValueError("lora needs the package peft: pip install 'longtail[lora]'") from None
-    linear = {n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)}
-    config = LoraConfig(
-        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=sorted(linear - {"lm_head"})
-    )
-    inject_adapter_in_model(config, model)
-    return model
-
-
-def trainable(model: nn.Module) -> int:
-    """How many numbers are trained."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def on_device(model: nn.Module) -> torch.device:

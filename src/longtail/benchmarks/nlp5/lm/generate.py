@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from longtail.benchmarks.nlp5.lm.answers import on_device
+from longtail.benchmarks.nlp5.lm.hf import TransformersLM, pad_front
 from longtail.benchmarks.nlp5.lm.llama import Llama, causal
 from longtail.support.eval_mode import evaluation_mode
 
@@ -132,8 +133,6 @@ class Generator:
     def _through_transformers(
         self, model: nn.Module, ids: Tensor, lengths: Tensor, limit: int
     ) -> list[list[int]]:
-        from longtail.benchmarks.nlp5.lm.hf import TransformersLM, pad_front
-
         assert isinstance(model, TransformersLM)
         padded, mask = pad_front(ids, lengths)
         written = model.net.generate(

@@ -6,12 +6,11 @@ r"""Llama-like decoders of our own: RMSNorm, rotary positions, grouped queries, 
 Against transformers' model (equal in float32): queries, keys and values are one product, so are
 gate and up; rows are padded at the end, where causal attention needs no mask; logits are computed
 only where they are asked for; and attention is a function that is passed in, so the same blocks
-train, read a prompt and write one token a time (`causal_lm_generate.py`).
+train, read a prompt and write one token a time (`generate.py`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from longtail.benchmarks.nlp5.lm.answers import AnswerModel
+from longtail.benchmarks.nlp5.lm.tokens import read_config
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Number of the layer, queries [B, T, H, D], keys and values [B, T, K, D] -> [B, T, H, D]."""
@@ -200,16 +200,6 @@ def fused(found: dict[str, Tensor], config: LlamaConfig) -> dict[str, Tensor]:
     except KeyError as error:
         raise ValueError(f"the checkpoint has no tensor {error}") from None
     return state
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a folder; {} where there is none."""
-    path = folder / "config.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
 
 
 def is_llama(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,8 +47,6 @@ class Pretrained:
 
 def load_tokens(name: str) -> Pretrained:
     """The tokeniser of a folder with tokenizer.json and config.json, or of a hub's name."""
-    from longtail.benchmarks.nlp5.lm.llama import read_config
-
     folder = Path(name).expanduser()
     end = read_config(folder).get("eos_token_id")
     file = folder / "tokenizer.json"
@@ -72,6 +71,16 @@ def load_tokens(name: str) -> Pretrained:
     if found.eos_token_id is None:
         raise ValueError(f"model {name!r} names no token that ends a text (eos_token_id)")
     return Pretrained(backend, _first(found.eos_token_id))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a folder; {} where there is none."""
+    path = folder / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from None
+    return found if isinstance(found, dict) else {}
 
 
 def not_here(name: str, error: Exception) -> ValueError:
