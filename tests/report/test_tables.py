@@ -307,10 +307,24 @@ def test_selection_takes_the_smallest_error_and_nothing_that_diverged(tmp_path: 
 )
 def test_a_gap_grows_where_it_is_larger_at_the_end_and_above_zero(ours: list[int], holds: bool):
     tasks = [10, 20, 30, 40]
-    row, other = ({"RP_after": tasks, "RP_curve": curve} for curve in (ours, [0] * 4))
+    known = {"RP_after": tasks}
+    known |= {f"RP_{part}_se": 0.01 for part in ("slope", "first", "last", "growth")}
+    row, other = ({**known, "RP_curve": curve} for curve in (ours, [0] * 4))
     assert checks.gap_grows("", row, other)["holds"] == holds
-    error = {"RP_after": tasks, "RP_curve": [-value for value in ours]}
+    error = {**known, "RP_curve": [-value for value in ours]}
     assert checks.gap_grows("", error, other, sign=-1)["holds"] == holds
+    one_seed = {"RP_after": tasks, "RP_curve": ours}
+    assert checks.gap_grows("", one_seed, one_seed)["verdict"] == "undecided"
+
+
+def test_rows_that_share_their_seeds_are_compared_seed_by_seed():
+    ours = {"RP": 52.0, "RP_se": 5.0, "RP_by_seed": {"0": 41.0, "1": 63.0}}
+    theirs = {"RP": 51.0, "RP_se": 5.0, "RP_by_seed": {"0": 40.0, "1": 62.0}}
+    assert checks.above("", ours, theirs)["verdict"] == "holds"  # by one point in every seed
+    apart = {**theirs, "RP_by_seed": {"2": 40.0, "3": 62.0}}
+    assert checks.above("", ours, apart)["verdict"] == "undecided"
+    assert checks.above("", {"RP": 52.0, "RP_se": None}, theirs)["verdict"] == "undecided"
+    assert checks.above("", apart, {"RP": None}, lower=True)["verdict"] == "holds"  # diverged
 
 
 def test_ranks_are_correlated_not_values():

@@ -5,25 +5,38 @@ of table.json to a list of claims; studies register their own:
 
     @register("my_check")
     def my_check(rows):
-        return [claim("RP of A is above B", a > b, a=a, b=b)]
+        a, b = find(rows, method="a"), find(rows, method="b")
+        return [above("RP of A is above B", a, b)]
+
+A claim says that a margin is positive, such as RP of one row minus RP of another. It **holds** or
+**fails** where the margin is more than two standard errors from zero, and is **undecided** between
+them; one seed has no standard error, so it decides nothing. Rows that share their seeds are
+compared seed by seed:
+
+    margin_s = Σ_i c_i RP_i,s        margin = mean over s        se = sd(margin_s) / sqrt(n)
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import re
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 from longtail.names import METHOD_NAMES
 from longtail.report.groups import measured
+from longtail.report.statistics import growth
 
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 Claim = dict[str, Any]
 Check = Callable[[Rows], list[Claim]]
 
 CHECKS: dict[str, Check] = {}
+VERDICTS = ("holds", "fails", "undecided")
+ERRORS = 2.0  # standard errors from zero at which a margin is decided
 _RENAMED = {"image": "images"}
 _NOT_NAMES = ("method", "policy", "seeds", "tasks", "diverged", "selected")
 
@@ -36,8 +49,101 @@ def register(name: str) -> Callable[[Check], Check]:
     return add
 
 
-def claim(text: str, holds: bool, **numbers: Any) -> Claim:
-    return {"claim": text, "holds": bool(holds), "numbers": numbers}
+def claim(text: str, holds: bool | None, **numbers: Any) -> Claim:
+    """A claim that holds or fails, or, with None, one that these rows cannot decide."""
+    verdict = "undecided" if holds is None else "holds" if holds else "fails"
+    return {"claim": text, "holds": verdict == "holds", "verdict": verdict, "numbers": numbers}
+
+
+class Margin(NamedTuple):
+    """A number that a claim says is positive, and its standard error; None for a single seed."""
+
+    value: float
+    se: float | None
+
+    @property
+    def positive(self) -> bool | None:
+        """True or False where zero is more than `ERRORS` standard errors away, else None."""
+        if not math.isfinite(self.value):  # every run of one side diverged
+            return self.value > 0 if math.isinf(self.value) else None
+        if self.se is None or abs(self.value) <= ERRORS * self.se:
+            return None
+        return self.value > 0
+
+
+def margin(terms: Sequence[tuple[float, Row]], metric: str = "RP", constant: float = 0.0) -> Margin:
+    """constant + Σ c * metric over (c, row), by seed where all rows have two seeds in common.
+
+    A row without a value, all of whose runs diverged, counts as infinite.
+    """
+    means = [math.inf if row.get(metric) is None else float(row[metric]) for _, row in terms]
+    value = constant + sum(c * mean for (c, _), mean in zip(terms, means, strict=True))
+    tables = [row.get(f"{metric}_by_seed") or {} for _, row in terms]
+    seeds = [s for s in tables[0] if all(t.get(s) is not None for t in tables)]
+    if len(seeds) > 1:
+        each = [sum(c * t[s] for (c, _), t in zip(terms, tables, strict=True)) for s in seeds]
+        mean = sum(each) / len(each)
+        variance = sum((x - mean) ** 2 for x in each) / (len(each) - 1)
+        whole = all(len(t) == len(seeds) for t in tables)
+        return Margin(value if whole else constant + mean, math.sqrt(variance / len(each)))
+    errors = [row.get(f"{metric}_se") for _, row in terms]
+    known = [c * e for (c, _), e in zip(terms, errors, strict=True) if e is not None]
+    return Margin(value, math.hypot(*known) if len(known) == len(terms) else None)
+
+
+def above(
+    text: str, first: Row, second: Row, metric: str = "RP", *, lower: bool = False, **numbers: Any
+) -> Claim:
+    """That `first` is above `second`; with `lower`, below it."""
+    sign = -1.0 if lower else 1.0
+    found = margin([(sign, first), (-sign, second)], metric)
+    shown = numbers or {"first": first.get(metric), "second": second.get(metric)}
+    return claim(text, found.positive, **shown, difference=sign * found.value, se=found.se)
+
+
+def at_least(text: str, row: Row, least: float, metric: str = "RP", **numbers: Any) -> Claim:
+    """That a row's metric is not below `least`."""
+    found = margin([(1.0, row)], metric, -least)
+    shown = {metric: row.get(metric), **numbers}
+    return claim(text, found.positive, **shown, se=found.se)
+
+
+def within(
+    text: str, row: Row, target: float, tolerance: float, metric: str = "RP", **numbers: Any
+) -> Claim:
+    """That a row's metric is no further than `tolerance` from `target`."""
+    gap = margin([(1.0, row)], metric, -target)
+    found = Margin(tolerance - abs(gap.value), gap.se)
+    return claim(text, found.positive, **{metric: row.get(metric), **numbers}, se=gap.se)
+
+
+def every(verdicts: Iterable[bool | None]) -> bool | None:
+    """Of several: False where one fails, None where one is undecided, else True."""
+    known = list(verdicts)
+    return False if False in known else None if None in known else True
+
+
+def some(verdicts: Iterable[bool | None]) -> bool | None:
+    """Of several: True where one holds, None where one is undecided, else False."""
+    known = list(verdicts)
+    return True if True in known else None if None in known else False
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """How many hold, fail and are undecided, as a phrase.
+
+    >>> tally([claim("a", True), claim("b", None)])
+    '1 of 2 hold, 1 undecided'
+    """
+    count = {word: sum(c["verdict"] == word for c in claims) for word in VERDICTS}
+    text = f"{count['holds']} of {len(claims)} hold"
+    text += f", {count['fails']} fail" if count["fails"] else ""
+    return text + (f", {count['undecided']} undecided" if count["undecided"] else "")
+
+
+def verdict_of(entry: Claim) -> bool | None:
+    """What `claim` was given: True, False or None."""
+    return {"holds": True, "fails": False}.get(entry["verdict"])
 
 
 def run(names: list[str], rows: Rows) -> list[Claim]:
@@ -116,17 +222,22 @@ def _pairs(rows: Rows) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
 def _improves(rows: Rows, metric: str, higher: bool) -> list[Claim]:
     found = []
     for name, ours, theirs in _pairs(rows):
-        a, b = ours.get(metric), theirs.get(metric)
-        holds = a is not None and b is not None and (a > b if higher else a < b)
-        numbers: dict[str, Any] = {"with_mc": a, "without_mc": b}
-        for key, row in (("paper_with_mc", ours), ("paper_without_mc", theirs)):
-            if f"{metric}_paper" in row:
-                numbers[key] = row[f"{metric}_paper"]
         word = "raises" if higher else "lowers"
-        found.append(claim(f"{name}: MC {word} {metric}", holds, **numbers))
+        text = f"{name}: MC {word} {metric}"
+        numbers = with_and_without(ours, theirs, metric)
+        found.append(above(text, ours, theirs, metric, lower=not higher, **numbers))
     if not found:
         raise KeyError("rows with policy continual and reset")
     return found
+
+
+def with_and_without(ours: Row, theirs: Row, metric: str = "RP") -> dict[str, Any]:
+    """The numbers of a claim on MC, the paper's beside ours where it has them."""
+    numbers: dict[str, Any] = {"with_mc": ours.get(metric), "without_mc": theirs.get(metric)}
+    for name, row in (("paper_with_mc", ours), ("paper_without_mc", theirs)):
+        if f"{metric}_paper" in row:
+            numbers[name] = row[f"{metric}_paper"]
+    return numbers
 
 
 @register("mc_improves")
@@ -149,11 +260,16 @@ def mc_forgets_less(rows: Rows) -> list[Claim]:
 @register("multitask_is_best")
 def multitask_is_best(rows: Rows) -> list[Claim]:
     """Training on all tasks at once bounds every method from above."""
-    top = find(rows, method="multitask")["RP"]
-    best = max(r["RP"] for r in rows if r["method"] != "multitask" and r["RP"] is not None)
-    return [
-        claim("Multi-task training retains more than any method", top > best, mtl=top, best=best)
-    ]
+    return [multitask_above(rows)]
+
+
+def multitask_above(rows: Rows) -> Claim:
+    """Multi-task training against the best of the other rows."""
+    top = find(rows, method="multitask")
+    others = [r for r in rows if r["method"] != "multitask" and r["RP"] is not None]
+    best = max(others, key=lambda r: r["RP"])
+    text = "Multi-task training retains more than any method"
+    return above(text, top, best, multitask=top["RP"], best=best["RP"])
 
 
 @register("order_of_methods")
@@ -177,20 +293,32 @@ def _spearman(a: list[float], b: list[float]) -> float:
     return float(np.corrcoef(ranks)[0, 1])
 
 
-def gap_grows(text: str, ours: dict[str, Any], theirs: dict[str, Any], sign: int = 1) -> Claim:
-    """Whether RP of two rows moves apart over the tasks; ``sign`` is -1 where lower is better."""
-    import numpy as np
+def gap_grows(text: str, ours: Row, theirs: Row, sign: int = 1) -> Claim:
+    """Whether RP of two rows moves apart over the tasks; ``sign`` is -1 where lower is better.
 
-    tasks = np.array(ours["RP_after"])
-    gap = np.array(ours["RP_curve"]) - np.array(theirs["RP_curve"])
-    slope = float(np.polyfit(tasks, gap, 1)[0])
-    quarter = max(1, len(gap) // 4)
-    first, last = float(gap[:quarter].mean()), float(gap[-quarter:].mean())
+    Three margins must be positive: the slope of the gap, the gap over the last quarter of the
+    points, and how much larger that is than over the first.
+    """
+    pair = [(float(sign), _with_growth(ours)), (-float(sign), _with_growth(theirs))]
+    slope, first, last = (margin(pair, f"RP_{part}") for part in ("slope", "first", "last"))
+    growth = margin(pair, "RP_growth")
     return claim(
         text,
-        sign * slope > 0 and sign * last > max(sign * first, 0.0),
-        first_quarter=first,
-        last_quarter=last,
-        slope_per_100_tasks=100 * slope,
-        points=len(gap),
+        every((slope.positive, last.positive, growth.positive)),
+        first_quarter=sign * first.value,
+        last_quarter=sign * last.value,
+        slope_per_100_tasks=sign * slope.value,
+        slope_se=slope.se,
+        growth_se=growth.se,
+        points=len(ours["RP_after"]),
     )
+
+
+def _with_growth(row: Row) -> Row:
+    """A row of a table that was written before rows said how they grow: its curve still says so."""
+    if "RP_slope" in row:
+        return row
+    import numpy as np
+
+    found = growth(np.array(row["RP_after"]), np.array([row["RP_curve"]]))
+    return {**row, **{f"RP_{name}": float(values[0]) for name, values in found.items()}}

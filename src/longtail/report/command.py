@@ -20,6 +20,7 @@ from longtail.report.results import Results, load
 from longtail.report.selection import select, without_selection
 from longtail.support.files import refusing
 
+_STYLES = {"holds": "green", "fails": "bold red", "undecided": "yellow"}
 INSTALL = "pip install 'longtail[report]' for figures and the page"
 
 
@@ -156,8 +157,8 @@ def show(results: Results, written: dict[str, Path], console: Console, *, quiet:
         wide = console if console.is_terminal else Console(width=1000)
         formats.print_terminal(table, wide)
         for entry in checks.run(results.plan.get("report", {}).get("checks", []), table.rows):
-            mark = Text("holds  " if entry["holds"] else "FAILS  ")
-            mark.stylize("green" if entry["holds"] else "bold red")
+            word = entry["verdict"]
+            mark = Text(f"{word:11}", style=_STYLES[word])
             text = mark + Text(f"{entry['claim']}  {_numbers(entry['numbers'])}")
             console.print(text, soft_wrap=not console.is_terminal)
     for problem in results.problems:

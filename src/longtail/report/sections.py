@@ -6,6 +6,7 @@ import json
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from longtail.report.checks import tally
 from longtail.report.formats import as_html
 from longtail.report.groups import display
 from longtail.report.results import Result, Results
@@ -29,10 +30,9 @@ def results_section(results: Results, table: Table, extra: dict[str, Any]) -> st
         )
     shown = [as_html(table)]
     if extra["checks"]:
-        held = sum(c["holds"] for c in extra["checks"])
-        shown.append(f"<h3>Checks: {held} of {len(extra['checks'])} hold</h3><ul class='checks'>")
+        shown.append(f"<h3>Checks: {tally(extra['checks'])}</h3><ul class='checks'>")
         for entry in extra["checks"]:
-            kind = "holds" if entry["holds"] else "fails"
+            kind = entry["verdict"]
             values = ", ".join(f"{k} {_short(v)}" for k, v in entry["numbers"].items())
             text = f'{escape(entry["claim"])} <span class="soft">{escape(values)}</span>'
             shown.append(f'<li class="{kind}">{text}</li>')

@@ -108,3 +108,20 @@ def _t_quantile(degrees: int) -> float:
         found = middle / 2 * float(weights @ np.cos(angles) ** (degrees - 1))
         low, high = (middle, high) if found < wanted else (low, middle)
     return math.sqrt(degrees) * math.tan(low)
+
+
+def growth(after: np.ndarray, curves: np.ndarray) -> dict[str, np.ndarray]:
+    """How curves [n, E] move with the number of tasks [E]: four linear functions of each.
+
+    `slope` is per 100 tasks, `first` and `last` are means over a quarter of the points, `growth`
+    is the second less the first.
+    """
+    x = after - after.mean()
+    quarter = max(1, len(after) // 4)
+    first, last = curves[:, :quarter].mean(1), curves[:, -quarter:].mean(1)
+    return {
+        "slope": 100 * curves @ x / (x @ x),
+        "first": first,
+        "last": last,
+        "growth": last - first,
+    }

@@ -12,7 +12,8 @@ import numpy as np
 from longtail.names import METRICS, POLICY_NAMES
 from longtail.report import paper
 from longtail.report.groups import Group, display, group, measured
-from longtail.report.results import Results
+from longtail.report.results import Result, Results
+from longtail.report.statistics import growth
 
 PERCENT_SCORES = {"accuracy", "exact_match", "em", "f1", "score"}
 HEADINGS = {
@@ -111,15 +112,36 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
         row[metric] = float(values.mean()) if len(values) else None
         se = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
         row[f"{metric}_se"] = se
+        if len(values) > 1 and metric in METRICS:  # what checks compare seed by seed
+            row[f"{metric}_by_seed"] = _by_seed(g.runs, g.values(metric) * scale)
     after, curves = g.curves
     if len(after) > 1:  # evaluated along the way: what checks on growth are made from
         whole = curves[np.isfinite(curves).all(1)]  # of a diverged seed no mean has a part
         mean = (whole if len(whole) else curves).mean(0)
         row["RP_after"], row["RP_curve"] = after.tolist(), (mean * scale).tolist()
+        row.update(_growth(g, after, curves * scale))
     if paper_key:
         theirs = paper.numbers(paper_key, row)
         row.update({f"{m}_paper": theirs[m] for m in METRICS if m in theirs})
     return row
+
+
+def _by_seed(runs: list[Result], values: np.ndarray) -> dict[str, float]:
+    pairs = zip(runs, values, strict=True)
+    return {str(run.seed): float(value) for run, value in pairs if math.isfinite(value)}
+
+
+def _growth(g: Group, after: np.ndarray, curves: np.ndarray) -> dict[str, Any]:
+    """How RP moves with the number of tasks, in the mean and by seed."""
+    runs = [run for run in g.runs if run.scores is not None and len(run.scores.after)]
+    found: dict[str, Any] = {}
+    for name, values in growth(after, curves).items():
+        whole = values[np.isfinite(values)]
+        found[f"RP_{name}"] = float(whole.mean()) if len(whole) else None
+        if len(whole) > 1:
+            found[f"RP_{name}_se"] = float(whole.std(ddof=1) / len(whole) ** 0.5)
+            found[f"RP_{name}_by_seed"] = _by_seed(runs, values)
+    return found
 
 
 def _default_columns(rows: list[dict[str, Any]]) -> str | None:

@@ -15,7 +15,7 @@ def rows(gains: list[float], multitask: float = 80.0) -> list[dict[str, Any]]:
         base = 40.0 + number
         found.append({"method": method, "policy": "reset", "RP": base})
         found.append({"method": method, "policy": "continual", "RP": base + gain})
-    return found
+    return [{**row, "RP_se": 0.01} for row in found]
 
 
 def holds(claims: list[dict[str, Any]]) -> list[bool]:

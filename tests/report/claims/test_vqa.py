@@ -13,6 +13,8 @@ Rows = list[dict[str, Any]]
 def paper_rows() -> Rows:
     rows = [dict(row) for row in _table("vqa")["rows"]]
     for row in rows:
+        row.update({f"{metric}_se": 0.01 for metric in ("RP", "FGT", "BWT")})
+        row.update({f"RP_{part}_se": 0.01 for part in ("slope", "first", "last", "growth")})
         grows = 0.01 if row.get("policy") == "continual" else 0.0
         row["RP_after"] = list(range(50, 1001, 50))
         row["RP_curve"] = [60 + grows * after for after in row["RP_after"]]
@@ -49,7 +51,11 @@ def test_a_gap_that_shrinks_is_named() -> None:
 
 
 def test_a_world_that_is_too_easy_is_named() -> None:
-    assert difficulty([{"method": "multitask", "RP": 75.0}])[0]["holds"]
-    assert not difficulty([{"method": "multitask", "RP": 97.0}])[0]["holds"]
-    several = [{"method": "multitask", "RP": rp} for rp in (50.0, 80.0, 95.0)]
+    def row(rp: float) -> dict[str, Any]:
+        return {"method": "multitask", "RP": rp, "RP_se": 0.5}
+
+    assert difficulty([row(75.0)])[0]["holds"]
+    assert difficulty([row(97.0)])[0]["verdict"] == "fails"
+    assert difficulty([row(90.5)])[0]["verdict"] == "undecided"
+    several = [row(rp) for rp in (50.0, 80.0, 95.0)]
     assert difficulty(several)[0]["holds"]

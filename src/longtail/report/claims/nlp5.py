@@ -7,10 +7,18 @@ half is asked of the five tasks, the second of the same five cut into many small
 
 from __future__ import annotations
 
-import math
-
 from longtail.names import METHOD_NAMES
-from longtail.report.checks import Claim, Rows, claim, find
+from longtail.report.checks import (
+    Claim,
+    Margin,
+    Row,
+    Rows,
+    above,
+    claim,
+    find,
+    margin,
+    multitask_above,
+)
 
 METHODS = ("finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem")
 SMALL = 3.0  # points of RP: the paper's mean difference is -2.6, its largest -8.4
@@ -18,14 +26,17 @@ SMALL = 3.0  # points of RP: the paper's mean difference is -2.6, its largest -8
 
 def nlp5(rows: Rows) -> list[Claim]:
     """Five tasks in a row."""
-    gains = _gains(rows)
-    mean = sum(gains.values()) / len(gains)
-    better = sum(gain > 0 for gain in gains.values())
+    pairs = _pairs(rows)
+    mean = _mean_gain(pairs)
+    better, worse = _counts(pairs)
     text = f"MC changes RP by less than {SMALL:g} points on average over the methods"
     mixed = "The effect of MC is mixed: some methods retain more with it, some less"
+    small = Margin(SMALL - abs(mean.value), mean.se)
+    gains = {name: ours["RP"] - theirs["RP"] for name, (ours, theirs) in pairs.items()}
+    both = True if better and worse else None
     return [
-        claim(text, abs(mean) < SMALL, mean_gain=mean, **gains),
-        claim(mixed, 0 < better < len(gains), better=better, methods=len(gains)),
+        claim(text, small.positive, mean_gain=mean.value, se=mean.se, **gains),
+        claim(mixed, both, better=better, worse=worse, methods=len(pairs)),
         *_upper_bound(rows),
         _replay(rows),
     ]
@@ -33,45 +44,48 @@ def nlp5(rows: Rows) -> list[Claim]:
 
 def nlp5_long_tail(rows: Rows) -> list[Claim]:
     """The same five tasks in many small parts, in long-tail order."""
-    gains = _gains(rows)
-    mean = sum(gains.values()) / len(gains)
-    better = sum(gain > 0 for gain in gains.values())
+    pairs = _pairs(rows)
+    mean = _mean_gain(pairs)
     text = "In many small tasks MC raises RP on average over the methods"
     return [
-        claim(text, mean > 0, mean_gain=mean, better=better, methods=len(gains)),
+        claim(text, mean.positive, mean_gain=mean.value, se=mean.se, methods=len(pairs)),
         *(
-            claim(f"In many small tasks MC improves {METHOD_NAMES[name]}", gain > 0, gain=gain)
-            for name, gain in gains.items()
+            above(f"In many small tasks MC improves {METHOD_NAMES[name]}", ours, theirs)
+            for name, (ours, theirs) in pairs.items()
         ),
         *_upper_bound(rows),
     ]
 
 
-def _gains(rows: Rows) -> dict[str, float]:
-    """RP with MC minus RP without, of the methods that were run."""
+def _pairs(rows: Rows) -> dict[str, tuple[Row, Row]]:
+    """Rows with MC and without, of the methods that were run."""
     present = [m for m in METHODS if any(row.get("method") == m for row in rows)]
     found = {
-        method: find(rows, method=method, policy="continual")["RP"]
-        - find(rows, method=method, policy="reset")["RP"]
-        for method in present
+        m: (find(rows, method=m, policy="continual"), find(rows, method=m, policy="reset"))
+        for m in present
     }
-    if not found or any(not math.isfinite(gain) for gain in found.values()):
+    if not found or any(row["RP"] is None for pair in found.values() for row in pair):
         raise KeyError("RP of a method with and without MC")
     return found
 
 
+def _mean_gain(pairs: dict[str, tuple[Row, Row]]) -> Margin:
+    share = 1.0 / len(pairs)
+    return margin([(s * share, row) for a, b in pairs.values() for s, row in ((1, a), (-1, b))])
+
+
+def _counts(pairs: dict[str, tuple[Row, Row]]) -> tuple[int, int]:
+    """How many methods MC improves, and how many it makes worse, beyond the noise."""
+    signs = [margin([(1.0, a), (-1.0, b)]).positive for a, b in pairs.values()]
+    return signs.count(True), signs.count(False)
+
+
 def _upper_bound(rows: Rows) -> list[Claim]:
-    top = [row["RP"] for row in rows if row.get("method") == "multitask"]
-    if not top:
-        return []
-    best = max(row["RP"] for row in rows if row.get("method") != "multitask")
-    text = "Multi-task training retains more than any method"
-    return [claim(text, max(top) > best, multitask=max(top), best=best)]
+    return [multitask_above(rows)] if any(r.get("method") == "multitask" for r in rows) else []
 
 
 def _replay(rows: Rows) -> Claim:
     """The one difference that is large in the paper: 76 against 41 points."""
-    names = ("reservoir", "finetune")
-    scores = {name: find(rows, method=name, policy="continual")["RP"] for name in names}
+    first, second = (find(rows, method=m, policy="continual") for m in ("reservoir", "finetune"))
     text = "Replay (Reservoir) retains more than Finetune"
-    return claim(text, scores["reservoir"] > scores["finetune"], **scores)
+    return above(text, first, second, reservoir=first["RP"], finetune=second["RP"])

@@ -11,11 +11,23 @@ stands `late.RP`, the mean over the evaluation points of the last quarter of the
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from longtail.names import METHOD_NAMES
-from longtail.report.checks import Claim, Rows, claim, find, gap_grows
+from longtail.report.checks import (
+    Claim,
+    Margin,
+    Row,
+    Rows,
+    above,
+    claim,
+    every,
+    find,
+    gap_grows,
+    margin,
+    verdict_of,
+    with_and_without,
+)
 
 POLICIES = ("continual", "reset")
 NO_WARM_UP = "continual without warm-up"  # a row of studies/wsd_diagnosis.toml
@@ -61,36 +73,37 @@ def wsd_diagnosis(rows: Rows) -> list[Claim]:
     for policy in POLICIES:
         free, frozen = (_variant(rows, policy, value) for value in (False, True))
         if free and frozen:
-            change = frozen["RP"] - free["RP"]
             text = f"Freezing the embeddings changes RP {_with(policy)} by less than a point"
-            numbers = {"trained": free["RP"], "frozen": frozen["RP"], "change": change}
-            late = _late(late_trained=free, late_frozen=frozen)
-            claims.append(claim(text, abs(change) < 1.0, **numbers, **late))
-    gains = {}
-    for name, value in (("trained", False), ("frozen", True)):
-        ours, theirs = (_variant(rows, policy, value) for policy in POLICIES)
-        if ours and theirs:
-            gains[name] = ours["RP"] - theirs["RP"]
-    if len(gains) == 2:
+            claims.append(_same(text, [(1.0, frozen), (-1.0, free)], trained=free, frozen=frozen))
+    known = [row for value in (False, True) for p in POLICIES if (row := _variant(rows, p, value))]
+    if len(known) == 4:
         text = "MC helps as much with frozen embeddings as with trained ones (within a point)"
-        claims.append(claim(text, abs(gains["trained"] - gains["frozen"]) < 1.0, **gains))
+        signs = (1.0, -1.0, -1.0, 1.0)
+        claims.append(_same(text, list(zip(signs, known, strict=True))))
     all_of, seen = (_variant(rows, p, False) for p in ("continual", "continual_seen"))
     if all_of and seen:
-        change = seen["RP"] - all_of["RP"]
         text = "Leaving fresh coordinates out of the average changes RP by less than a point"
-        numbers = {"in_the_average": all_of["RP"], "left_out": seen["RP"], "change": change}
-        late = _late(late_in_the_average=all_of, late_left_out=seen)
-        claims.append(claim(text, abs(change) < 1.0, **numbers, **late))
+        terms = [(1.0, seen), (-1.0, all_of)]
+        claims.append(_same(text, terms, in_the_average=all_of, left_out=seen))
     alone, theirs = (_variant(rows, p, False) for p in (NO_WARM_UP, "reset"))
     if all_of and alone and theirs:
         text = "Second moments kept without the warm-up raise RP"
         numbers = {"moments_alone": alone["RP"], "with_mc": all_of["RP"]}
-        numbers |= {"without_mc": theirs["RP"], "gain": alone["RP"] - theirs["RP"]}
+        numbers |= {"without_mc": theirs["RP"]}
         late = _late(late_moments_alone=alone, late_with_mc=all_of, late_without_mc=theirs)
-        claims.append(claim(text, numbers["gain"] > 0, **numbers, **late))
+        claims.append(above(text, alone, theirs, **numbers, **late))
     if not claims:
         raise KeyError("rows with trained and frozen embeddings, or of another kind of MC")
     return claims
+
+
+def _same(text: str, terms: list[tuple[float, Row]], **named: Row) -> Claim:
+    """That a difference is smaller than a point."""
+    change = margin(terms)
+    found = Margin(1.0 - abs(change.value), change.se)
+    numbers = {name: row["RP"] for name, row in named.items()}
+    late = _late(**{f"late_{name}": row for name, row in named.items()})
+    return claim(text, found.positive, **numbers, change=change.value, se=change.se, **late)
 
 
 def _variant(rows: Rows, policy: str, frozen: bool) -> dict[str, Any] | None:
@@ -122,28 +135,24 @@ def _methods(rows: Rows) -> list[str]:
 
 def _improves(rows: Rows, method: str) -> Claim:
     ours, theirs = (find(rows, method=method, policy=p) for p in POLICIES)
-    numbers: dict[str, Any] = {"with_mc": ours["RP"], "without_mc": theirs["RP"]}
-    gain = ours["RP"] - theirs["RP"]
-    errors = [row["RP_se"] for row in (ours, theirs) if row.get("RP_se") is not None]
-    numbers |= {"gain": gain, "gain_se": math.hypot(*errors) if len(errors) == 2 else None}
+    numbers = with_and_without(ours, theirs)
     if ours.get(LATE) is not None and theirs.get(LATE) is not None:
         numbers["gain_late"] = ours[LATE] - theirs[LATE]
-    for name, row in (("paper_with_mc", ours), ("paper_without_mc", theirs)):
-        if "RP_paper" in row:
-            numbers[name] = row["RP_paper"]
-    return claim(f"{METHOD_NAMES[method]}: MC raises RP", gain > 0, **numbers)
+    return above(f"{METHOD_NAMES[method]}: MC raises RP", ours, theirs, **numbers)
 
 
 def _every(claims: list[Claim]) -> Claim:
-    gains = {c["claim"].partition(":")[0]: c["numbers"]["gain"] for c in claims}
-    return claim("Continual AdamW improves every method", min(gains.values()) > 0, **gains)
+    gains = {c["claim"].partition(":")[0]: c["numbers"]["difference"] for c in claims}
+    return claim("Continual AdamW improves every method", every(map(verdict_of, claims)), **gains)
 
 
 def _finetune_beats(rows: Rows, methods: list[str]) -> Claim:
-    ours = find(rows, method="finetune", policy="continual")["RP"]
-    others = {METHOD_NAMES[m]: find(rows, method=m, policy="reset")["RP"] for m in methods}
+    ours = find(rows, method="finetune", policy="continual")
+    others = {METHOD_NAMES[m]: find(rows, method=m, policy="reset") for m in methods}
+    best = max(others.values(), key=lambda r: r["RP"])
+    numbers = {name: row["RP"] for name, row in others.items()}
     text = "Finetune with MC beats every method without"
-    return claim(text, ours > max(others.values()), finetune_with_mc=ours, **others)
+    return above(text, ours, best, finetune_with_mc=ours["RP"], **numbers)
 
 
 def _gap_grows(rows: Rows) -> list[Claim]:
@@ -155,11 +164,14 @@ def _gap_grows(rows: Rows) -> list[Claim]:
 
 
 def _nearer_to_mtl(rows: Rows, method: str) -> Claim:
-    top = max(r["RP"] for r in rows if r["method"] == "multitask" and r["RP"] is not None)
-    gaps = {p: top - find(rows, method=method, policy=p)["RP"] for p in POLICIES}
+    known = [r for r in rows if r["method"] == "multitask" and r["RP"] is not None]
+    top = max(known, key=lambda r: r["RP"])["RP"]
+    ours, theirs = (find(rows, method=method, policy=p) for p in POLICIES)
     text = f"{METHOD_NAMES[method]}: the gap to MTL shrinks with MC"
-    numbers = {"mtl": top, "gap_with_mc": gaps["continual"], "gap_without_mc": gaps["reset"]}
-    return claim(text, abs(gaps["continual"]) < abs(gaps["reset"]), **numbers)
+    numbers = {"mtl": top, "gap_with_mc": top - ours["RP"], "gap_without_mc": top - theirs["RP"]}
+    if max(ours["RP"], theirs["RP"]) <= top:  # then the gaps differ as the two rows do
+        return above(text, ours, theirs, **numbers)
+    return claim(text, abs(numbers["gap_with_mc"]) < abs(numbers["gap_without_mc"]), **numbers)
 
 
 def _baselines(rows: Rows) -> list[Claim]:
@@ -177,6 +189,7 @@ def _baselines(rows: Rows) -> list[Claim]:
             best = max(known, key=lambda r: r[metric])
             text = f"The best run is above {name.replace('_', ' ')}{part}"
             label = f"{METHOD_NAMES[best['method']]} {_with(str(best.get('policy')))}"
+            found = margin([(1.0, best)], metric, -best[wanted])
             numbers = {"best": best[metric], "baseline": best[wanted], "run": label}
-            claims.append(claim(text, best[metric] > best[wanted], **numbers))
+            claims.append(claim(text, found.positive, **numbers, se=found.se))
     return claims
