@@ -69,7 +69,8 @@ def layers() -> list[list[str]]:
     package = ROOT / "src" / "longtail"
     named = [[room.strip(" ()") for room in layer.split("|")] for layer in found]
     there = {path.stem for path in package.iterdir() if path.suffix in ("", ".py")}
-    return [[room for room in layer if room in there] for layer in named]
+    kept = [[room for room in layer if room in there and room[0] != "_"] for layer in named]
+    return [layer for layer in kept if layer]
 
 
 def links() -> Links:
@@ -79,7 +80,7 @@ def links() -> Links:
     for importer in graph.modules:
         for imported in graph.find_modules_directly_imported_by(importer):
             ends = [module.split(".")[1:2] for module in (importer, imported)]
-            if all(ends) and ends[0] != ends[1]:
+            if all(ends) and ends[0] != ends[1] and ends[0] != ["__main__"]:
                 details = graph.get_import_details(importer=importer, imported=imported)
                 counts[ends[0][0], ends[1][0]] += len(details)
     return counts
