@@ -47,7 +47,8 @@ class Fisher:
         self.model, self.objective, self.kind = model, objective, kind
         self.lead = lead_of(model)[1:]
         members = model.members if isinstance(model, Replicas) else [model]
-        self.members = [(member, _plain_chain(member)) for member in members]
+        # Walking through a small model for its parameters takes as long as some of its kernels.
+        self.members = [(m, _plain_chain(m), list(m.parameters())) for m in members]
 
     def __call__(self, examples: Examples, chosen: Tensor | None = None) -> list[Tensor]:
         """From all examples, or from the rows `chosen` [*lead, n]; in the parameters' order."""
@@ -56,8 +57,8 @@ class Fisher:
             if self.kind == "batch":
                 return self._per_batch(examples, chosen, n)
             found: list[Tensor] = []
-            for member, chain in self.members:
-                found += self._of(member, chain, examples, chosen, n)
+            for member, chain, parameters in self.members:
+                found += self._of(member, chain, parameters, examples, chosen, n)
             return found
 
     def _per_batch(self, examples: Examples, chosen: Tensor | None, n: int) -> list[Tensor]:
@@ -73,11 +74,11 @@ class Fisher:
         self,
         member: nn.Module,
         chain: list[nn.Module] | None,
+        parameters: list[nn.Parameter],
         examples: Examples,
         chosen: Tensor | None,
         n: int,
     ) -> list[Tensor]:
-        parameters = list(member.parameters())
         total = {id(p): torch.zeros_like(p) for p in parameters if p.requires_grad}
         size = CHUNK if chain else max(1, NUMBERS // sum(map(Tensor.numel, parameters)))
         for batch in self._batches(examples, chosen, n, size):
