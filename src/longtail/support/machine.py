@@ -14,6 +14,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from longtail.names import __version__
+
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -27,8 +29,8 @@ def usable_cores() -> list[int]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("longtail", "torch", "numpy"):
+    found = {"python": platform.python_version(), "longtail": __version__}
+    for package in ("torch", "numpy"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
