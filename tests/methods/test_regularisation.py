@@ -184,7 +184,6 @@ def test_ewc_equals_the_naive_sum_over_all_tasks() -> None:
     (cross_entropy(model(batch[0]), batch[1]) + 3.0 * penalty).backward()
     for a, p in zip(found, model.parameters(), strict=True):
         assert (a - p.grad).abs().max() < 1e-10
-    torch.testing.assert_close(method.penalty(), 3.0 * penalty.detach())
     assert penalty > 0
 
 
@@ -259,7 +258,6 @@ def test_ewcpp_averages_squared_task_gradients_and_pulls_to_the_last_task() -> N
             method.after_backward()
             for p, g, r in zip(parameters, task, pull, strict=True):
                 torch.testing.assert_close(p.grad, g + r)
-            torch.testing.assert_close(method.penalty(), 2.0 * penalty.detach())
             optimizer.step()
             method.observe(batch)
         method.end_task(examples)

@@ -1,7 +1,7 @@
 r"""The penalty EWC and EWC++ share, a sum of squares with any number of terms in two tensors each.
 
-    R(θ)  = λ Σ_i F_i (θ - θ_i*)² = λ (A (θ - m)² + s)
-    ∇R(θ) = 2λ A (θ - m)        with  A = Σ_i F_i,  m = Σ_i F_i θ_i* / A,  s = Σ_i F_i (θ_i* - m)²
+    R(θ)  = λ Σ_i F_i (θ - θ_i*)² = λ A (θ - m)² + a constant
+    ∇R(θ) = 2λ A (θ - m)        with  A = Σ_i F_i,  m = Σ_i F_i θ_i* / A
 
 The gradient is added after backward, in closed form, so the penalty costs a difference and a
 multiply-add per parameter however many tasks there were. As A θ - Σ_i F_i θ_i* it would be the
@@ -11,7 +11,6 @@ starts anew makes whole steps of such noise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from longtail.methods.base import Method, check_weight, complete_gradients
-from longtail.replicas import dot, parameter_groups
+from longtail.replicas import parameter_groups
 
 
 class QuadraticPenalty(Method):
@@ -41,7 +40,6 @@ class QuadraticPenalty(Method):
         self.weights = [p.detach() for p in self.parameters]  # the same storage
         self.sum_F = [torch.zeros_like(p) for p in self.weights]
         self.anchor = [torch.zeros_like(p) for p in self.weights]
-        self.spread = torch.zeros(self.lead, dtype=torch.float64, device=self.weights[0].device)
 
     def after_backward(self) -> None:
         """Add 2λ A (θ - m) to the gradient."""
@@ -52,7 +50,7 @@ class QuadraticPenalty(Method):
     def include(self, F: list[Tensor]) -> None:
         """Add the term F (θ - θ*)² of a task that ends with the present weights θ*.
 
-        A += F,  m' = m + F / A (θ* - m),  s += F (θ* - m) (θ* - m')
+        A += F,  m += F / A (θ* - m)
         """
         away = torch._foreach_sub(self.weights, self.anchor)
         torch._foreach_add_(self.sum_F, F)
@@ -61,35 +59,13 @@ class QuadraticPenalty(Method):
             share.nan_to_num_(0.0)  # no task has moved this weight yet
         torch._foreach_mul_(shift, away)
         torch._foreach_add_(self.anchor, shift)
-        torch._foreach_mul_(away, F)
-        self.spread += self.per_replica(away, torch._foreach_sub(self.weights, self.anchor))
-
-    def penalty(self) -> Tensor:
-        """The value of R(θ), one per replica."""
-        squares = torch._foreach_sub(self.weights, self.anchor)
-        torch._foreach_mul_(squares, squares)
-        return self.settings.strength * (self.per_replica(self.sum_F, squares) + self.spread)
-
-    def per_replica(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """The inner product of two lists like the parameters, shape `lead`."""
-        if not self.lead:
-            return dot(a, b, ())
-        count = len(self.groups[0])
-        parts = [slice(k, k + count) for k in range(0, len(a), count)]
-        return torch.stack([dot(a[part], b[part], self.lead[1:]) for part in parts])
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "sum_F": self.sum_F,
-            "anchor": self.anchor,
-            "spread": self.spread,
-        }
+        return {"sum_F": self.sum_F, "anchor": self.anchor}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in self.state_dict().items():
-            if isinstance(value, Tensor):
-                value.copy_(state[name])
-            elif isinstance(value, list):
+            if isinstance(value, list):
                 for own, loaded in zip(value, state[name], strict=True):
                     own.copy_(loaded)
             else:
