@@ -282,7 +282,7 @@ def _read_begun_stack(files: StackFiles, problems: list[str]) -> list[Result]:
 
 
 def _identity(config: dict[str, Any]) -> str:
-    """The id of `settings.RunConfig`, without having to resolve settings of another version."""
+    """The id of `runs.config.RunConfig`, without having to resolve settings of another version."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -1,12 +1,4 @@
-"""Bring data in, put tasks in order, split them, take their union, look at their sizes.
-
-    sequence = from_tensors([("cats", (x, y), (x_test, y_test)), ...], CLASSIFICATION)
-    sequence = sequence.select(order_sampled(sequence.train_sizes, seed=0))
-    sequence = validation_share(sequence, seed=0, share=0.05)
-
-The classes live in ``examples.py`` (tables), ``objectives.py`` (losses, scores), ``sequences.py``
-(tasks) and ``sources.py`` (your data); import all of them from here.
-"""
+"""Put tasks in order, split their rows, take their union, look at their sizes."""
 
 from collections.abc import Iterable
 from typing import Any
