@@ -1,0 +1,72 @@
+"""Compute the claims of published tables again, from the rows they have.
+
+    python studies/tools/recheck.py results [--check]
+
+A table's `checks` are functions of its rows, so they can be made anew when a check changes, without
+a single run. The study file of the same name as a table's folder (or of its parent folder) says
+which checks those are; a folder without one is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from longtail.report import checks
+from longtail.support.files import write_atomic
+
+STUDIES = Path(__file__).parents[1]
+# Folders whose study has another name.
+STUDY_OF = {
+    "wsd/four_epochs": "wsd",
+    "wsd/one_epoch": "wsd_one_epoch",
+    "wsd/one_epoch/both_rates": "wsd_one_epoch",
+    "wsd/capped": "wsd_capped",
+    "wsd/capped/diagnosis": "wsd_diagnosis",
+    "wsd/mpnet": "wsd_mpnet",
+    "wsd/short": "wsd_short",
+    "wsd/short/diagnosis": "wsd_diagnosis",
+    "wsd/short/reservoir": "wsd_short",
+}
+JOINED = ("wsd",)  # made of others by studies/tools/wsd_published.py, checks and all
+
+
+def checks_of(folder: str) -> list[str]:
+    """The checks that the study of a results folder names; none where there is no such study."""
+    file = STUDIES / f"{STUDY_OF.get(folder, folder)}.toml"
+    if folder in JOINED or not file.exists():
+        return []
+    return list(tomllib.loads(file.read_text("utf-8")).get("report", {}).get("checks", []))
+
+
+def recheck(table: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
+    """The claims on a table's rows, as `longtail report` would compute them now."""
+    return checks.run(names, table["rows"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("results", type=Path, help="folder of published tables")
+    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    args = parser.parse_args()
+    stale = 0
+    for path in sorted(args.results.rglob("table.json")):
+        names = checks_of(path.parent.relative_to(args.results).as_posix())
+        if not names:
+            continue
+        table = json.loads(path.read_text("utf-8"))
+        found = json.loads(json.dumps(recheck(table, names)))
+        if found != table["checks"]:
+            stale += 1
+            if not args.check:
+                content = json.dumps({**table, "checks": found}, indent=1)
+                write_atomic(path, content + "\n")
+        print(f"{path}: {checks.tally(found)}")
+    return 1 if args.check and stale else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
