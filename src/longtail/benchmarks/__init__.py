@@ -22,6 +22,7 @@ BENCHMARKS: dict[str, str] = {
     "nlp5": "longtail.benchmarks.nlp5",
     "wsd": "longtail.benchmarks.wsd",
     "vqa": "longtail.benchmarks.vqa",
+    "fsmol": "longtail.benchmarks.fsmol",
 }
 
 

@@ -23,11 +23,14 @@ class Benchmark:
         sequence: the tasks.
         make_model: seed -> a fresh model; it draws from torch's generator, which the caller seeds.
         evaluate: replaces the usual evaluator where a benchmark has its own.
+        make_joint_model: replaces ``make_model`` in multi-task training, where that needs another
+            model: one head for each task, all of them learned at once.
     """
 
     sequence: TaskSequence
     make_model: Callable[[int], nn.Module]
     evaluate: Evaluator | None = None
+    make_joint_model: Callable[[int], nn.Module] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from longtail.methods.base import Method, check_weight, complete_gradients
-from longtail.replicas import parameter_groups
+from longtail.replicas import parameter_groups, task_parameters
 
 
 class QuadraticPenalty(Method):
@@ -35,7 +35,11 @@ class QuadraticPenalty(Method):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.groups = parameter_groups(self.model)
+        # The head of one task is not tied to what it was for the task before.
+        passing = {id(p) for p in task_parameters(self.model)}
+        every = parameter_groups(self.model)
+        self.shared = [id(p) not in passing for group in every for p in group]
+        self.groups = [[p for p in group if id(p) not in passing] for group in every]
         self.parameters = [p for group in self.groups for p in group]
         self.weights = [p.detach() for p in self.parameters]  # the same storage
         self.sum_F = [torch.zeros_like(p) for p in self.weights]
@@ -51,7 +55,10 @@ class QuadraticPenalty(Method):
         """Add the term F (θ - θ*)² of a task that ends with the present weights θ*.
 
         A += F,  m += F / A (θ* - m)
+
+        F has a tensor for every parameter of the model; those of one task alone are left out.
         """
+        F = [f for f, shared in zip(F, self.shared, strict=True) if shared]
         away = torch._foreach_sub(self.weights, self.anchor)
         torch._foreach_add_(self.sum_F, F)
         shift = torch._foreach_div(F, self.sum_F)

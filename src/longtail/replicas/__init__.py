@@ -11,7 +11,9 @@ from longtail.replicas.program import (
     dot,
     lead_of,
     linear_chain,
+    members_of,
     parameter_groups,
+    task_parameters,
 )
 
 __all__ = [
@@ -21,5 +23,7 @@ __all__ = [
     "dot",
     "lead_of",
     "linear_chain",
+    "members_of",
     "parameter_groups",
+    "task_parameters",
 ]

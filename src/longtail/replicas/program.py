@@ -32,6 +32,7 @@ from torch.utils import _pytree as pytree
 
 from longtail.replicas.linear import lay_out, linear
 from longtail.support.random import derive
+from longtail.tasks.task_models import TaskModel
 
 # Layers that act on each number alone, hence on any leading dimensions.
 POINTWISE = (
@@ -226,10 +227,20 @@ def lead_of(model: nn.Module) -> tuple[int, ...]:
     return model.lead if isinstance(model, Replicas) else ()
 
 
+def members_of(model: nn.Module) -> list[nn.Module]:
+    """One module per policy, or the plain module itself."""
+    return list(model.members) if isinstance(model, Replicas) else [model]
+
+
 def parameter_groups(model: nn.Module) -> list[list[nn.Parameter]]:
     """The trainable parameters, one list per policy (one in all for a plain module)."""
-    members = model.members if isinstance(model, Replicas) else [model]
-    return [[p for p in member.parameters() if p.requires_grad] for member in members]
+    return [[p for p in m.parameters() if p.requires_grad] for m in members_of(model)]
+
+
+def task_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Of all policies, those that belong to one task at a time (`TaskModel`)."""
+    members = [m for m in members_of(model) if isinstance(m, TaskModel)]
+    return [p for member in members for p in member.task_parameters()]
 
 
 def dot(a: Sequence[Tensor], b: Sequence[Tensor], lead: tuple[int, ...]) -> Tensor:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from longtail.benchmarks import Benchmark
 from longtail.methods import Method
 from longtail.replicas import build_model
 from longtail.runs.config import RunConfig, load_benchmark, method_class, stack_key, variant_key
@@ -22,7 +23,7 @@ def build_run(config: RunConfig, device: torch.device | str = "cpu") -> Run:
     """A fresh run of one configuration."""
     benchmark = load_benchmark(config.benchmark).build(config.data, config.seed)
     sequence = _sequence(benchmark, config, config.seed).to(device)
-    model = build_model(benchmark.make_model, config.seed).to(device)
+    model = build_model(_make_model(benchmark, config), config.seed).to(device)
     method = _method(config, model, sequence, config.seed)
     return Run(
         sequence,
@@ -51,7 +52,8 @@ def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu"
         benchmark = spec.build(first.data, first.seed)
     seeds = torch.tensor(stack.seeds)
     sequence = _sequence(benchmark, first, seeds).to(device)
-    model = build_model(benchmark.make_model, stack.seeds, len(stack.rows)).to(device)
+    make_model = _make_model(benchmark, first)
+    model = build_model(make_model, stack.seeds, len(stack.rows)).to(device)
     method = _method(first, model, sequence, seeds.to(device))
     stack.run = Run(
         sequence,
@@ -106,6 +108,11 @@ def _sequence(benchmark: Any, config: RunConfig, seed: Seed) -> TaskSequence:
     elif share > 0 and type(sequence).validation is TaskSequence.validation:
         raise ValueError(f"train.validation = {share}, but {config.benchmark} cannot be split")
     return multitask(sequence) if config.method == "multitask" else sequence
+
+
+def _make_model(benchmark: Benchmark, config: RunConfig) -> Callable[[int], nn.Module]:
+    joint = benchmark.make_joint_model if config.method == "multitask" else None
+    return joint or benchmark.make_model
 
 
 def _method(

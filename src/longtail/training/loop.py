@@ -28,6 +28,7 @@ from longtail.training.cuda_graphs import GraphForward, GraphStep
 from longtail.training.evaluation import Function, as_evaluator, due
 from longtail.training.optimizer import (
     autocast,
+    begin_task,
     build_optimizer,
     captures,
     compile_model,
@@ -176,6 +177,8 @@ def train(
     while position.task < len(sequence):
         examples = sequence.train(position.task)
         if examples is not None:  # a zero-shot task is only evaluated
+            if position.epoch == position.step == 0:
+                begin_task(run.model, run.optimizer, position.task)
             validation = sequence.validation(position.task) if settings.epochs > 1 else None
             size = settings.batch_size * settings.accumulate
             steps = -(-len(examples) // size)

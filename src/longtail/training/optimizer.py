@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,15 @@ from torch import nn
 
 from longtail.names import Policy
 from longtail.optim import ContinualAdam, ContinualAdamW
-from longtail.replicas import broadcast, dot, lead_of, parameter_groups
+from longtail.replicas import (
+    broadcast,
+    dot,
+    lead_of,
+    members_of,
+    parameter_groups,
+    task_parameters,
+)
+from longtail.tasks.task_models import TaskModel
 from longtail.training.settings import TrainSettings
 
 MOST_GRAPHS = 32  # captured steps of a run; further shapes run uncaptured
@@ -28,6 +37,8 @@ def build_optimizer(
     """ContinualAdam or ContinualAdamW with one parameter group per kind of policy.
 
     Policies that differ only in the data they learn on share a group, hence a kernel launch.
+    Parameters of one task at a time have plain Adam under every policy, and a group of their own:
+    averaged with the zeros of tasks that never had them, their first steps would be enormous.
     """
     groups = parameter_groups(model)
     if len(groups) != len(policies):
@@ -52,7 +63,15 @@ def build_optimizer(
         return rates[lr] if captured else lr
 
     joined: dict[tuple[Any, ...], dict[str, Any]] = {}
+    passing = {id(p) for p in task_parameters(model)}
+    pairs: list[tuple[list[nn.Parameter], Policy]] = []
     for params, policy in zip(groups, policies, strict=True):
+        pairs.append(([p for p in params if id(p) not in passing], policy))
+        own = [p for p in params if id(p) in passing]
+        if own:
+            fresh = replace(policy, first_moment="reset", second_moment="reset", beta3=0.0)
+            pairs.append((own, fresh))
+    for params, policy in pairs:
         lr = learning_rate(policy)
         key = (policy.first_moment, policy.second_moment, policy.beta3, policy.lr_scale)
         group = joined.setdefault(
@@ -77,6 +96,19 @@ def build_optimizer(
         fused=settings.fused,  # not None for False, which would be fused on a GPU
         **options,
     )
+
+
+def begin_task(model: nn.Module, optimizer: torch.optim.Optimizer, task: int) -> None:
+    """Tell models with parameters of one task at a time which it is; their state begins at zero.
+
+    Also where the optimizer hears of no boundary: the moments are those of another task's head.
+    """
+    for member in members_of(model):
+        if isinstance(member, TaskModel):
+            member.begin_task(task)
+    states = [optimizer.state[p] for p in task_parameters(model) if p in optimizer.state]
+    if states:
+        torch._foreach_zero_([value for state in states for value in state.values()])
 
 
 def autocast(device: torch.device, kind: str) -> AbstractContextManager[Any]:

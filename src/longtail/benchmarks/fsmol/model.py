@@ -1,0 +1,144 @@
+r"""A perceptron over fingerprints with one head an assay.
+
+    h = ReLU(W₂ ReLU(W₁ x + b₁) + b₂)        z = a_i · h + c_i        for a molecule x of assay i
+
+x are 2,048 bits or counts; (a_i, c_i) is row i of a table of heads. While assay i is learned its
+row is the parameter `head` and the only one with a gradient, see `tasks/task_models.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear
+
+from longtail.benchmarks.fsmol.assays import WIDTH
+from longtail.replicas.linear import linear as stacked_linear
+from longtail.tasks.task_models import TaskModel
+
+Heads = Literal["own", "joint", "one"]
+Inputs = tuple[Tensor, Tensor]  # fingerprints uint8 [..., B, W], tasks [..., B]
+
+
+class Trunk(nn.Sequential):
+    """Linear layers, a ReLU after each."""
+
+    def __init__(self, hidden: Sequence[int]) -> None:
+        layers: list[nn.Module] = []
+        for a, b in pairwise([WIDTH, *hidden]):
+            layers += [nn.Linear(a, b), nn.ReLU()]
+        super().__init__(*layers)
+
+
+class MoleculeNet(TaskModel):
+    """Logits [B] of molecules of any assays.
+
+    Args:
+        tasks: how many heads there are.
+        hidden: widths of the trunk's layers.
+        heads: "own" learns the head of one task at a time; "joint" all at once, for multi-task
+            training; "one" has a single head for all assays.
+    """
+
+    heads: Tensor
+    current: Tensor
+
+    def __init__(self, tasks: int, hidden: Sequence[int], heads: Heads = "own") -> None:
+        super().__init__()
+        self.kind = heads
+        self.trunk = Trunk(hidden)
+        bound = 1 / math.sqrt(hidden[-1])  # as nn.Linear begins
+        table = torch.empty(tasks, hidden[-1] + 1).uniform_(-bound, bound)
+        if heads == "joint":
+            self.head = nn.Parameter(table)
+            return
+        self.head = nn.Parameter(table[0].clone())
+        if heads == "own":
+            self.register_buffer("heads", table)
+            self.register_buffer("current", torch.tensor(0))
+
+    def task_parameters(self) -> list[nn.Parameter]:
+        return [self.head] if self.kind == "own" else []
+
+    @torch.no_grad()
+    def begin_task(self, task: int) -> None:
+        if self.kind != "own":
+            return
+        self._write_back()
+        self.head.copy_(self.heads[..., task, :])
+        self.current.fill_(task)
+
+    def _write_back(self) -> None:
+        """The present head into the table, by index on the device: nobody has to wait for it."""
+        place = self.current[..., None, None].expand(*self.head.shape[:-1], 1, self.head.shape[-1])
+        self.heads.scatter_(-2, place, self.head.detach().unsqueeze(-2))
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        fingerprints, task = inputs
+        h = self.trunk(unpacked(fingerprints))
+        return self.answer(h, task)
+
+    def answer(self, h: Tensor, task: Tensor) -> Tensor:
+        """Logits [..., B] of hidden states [..., B, H], in a stack and out of it."""
+        if self.kind == "one" or (self.kind == "own" and self._only_current(task)):
+            if self.head.dim() == 1:
+                return linear(h, self.head[None, :-1], self.head[-1:]).squeeze(-1)
+            weight = self.head[..., :-1, None]
+            return (h @ weight).squeeze(-1) + self.head[..., -1:]
+        row = self._rows(task)
+        return (h * row[..., :-1]).sum(-1) + row[..., -1]
+
+    def _rows(self, task: Tensor) -> Tensor:
+        """The head of each molecule, [..., B, H + 1]."""
+        table = self.head if self.kind == "joint" else self.heads
+        if table.dim() == 3:  # a stack: the tables end to end
+            first = torch.arange(len(table), device=task.device)[:, None] * table.shape[1]
+            rows = embedding(task + first, table.flatten(0, 1))
+        else:
+            rows = embedding(task, table)
+        if self.kind == "joint":
+            return rows
+        own = task == self.current[..., None]
+        return torch.where(own[..., None], self.head.unsqueeze(-2), rows)
+
+    def _only_current(self, task: Tensor) -> bool:
+        """Whether one row serves all; worth knowing, but not worth waiting for a GPU."""
+        if task.device.type != "cpu" or torch.compiler.is_compiling():
+            return False
+        return bool((task == self.current[..., None]).all())
+
+    @staticmethod
+    def forward_stacked(members: Sequence[MoleculeNet], inputs: Inputs) -> Tensor:
+        """Logits [P, S, B] of inputs [S, B, ...]: see `replicas`."""
+        fingerprints, task = inputs
+        if fingerprints.stride(0) == 0:  # all replicas see the same molecules: unpack them once
+            h = unpacked(fingerprints[0]).expand(len(fingerprints), -1, -1)
+        else:
+            h = unpacked(fingerprints)
+        for i, layers in enumerate(zip(*(member.trunk for member in members), strict=True)):
+            first = layers[0]
+            if isinstance(first, nn.Linear):
+                h = stacked_linear(layers, h, folded=i > 0)  # pyright: ignore[reportArgumentType]
+            else:
+                h = first(h)
+        return torch.stack([m.answer(h[p], task) for p, m in enumerate(members)])
+
+
+def unpacked(fingerprints: Tensor) -> Tensor:
+    """Counts as they are, packed bits one by one: float32 [..., 2048]."""
+    if fingerprints.shape[-1] == WIDTH:
+        return fingerprints.float()
+    return embedding(fingerprints.int(), _bytes(fingerprints.device)).flatten(-2)
+
+
+@functools.cache
+def _bytes(device: torch.device) -> Tensor:
+    """The eight bits of each byte, the highest first: [256, 8]."""
+    byte = torch.arange(256, device=device)[:, None]
+    return ((byte >> torch.arange(7, -1, -1, device=device)) & 1).float()
