@@ -1,0 +1,261 @@
+"""The sequence, the heads and the scores; what every method and policy may and may not move."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from longtail.benchmarks import fsmol
+from longtail.benchmarks.fsmol.evaluation import Evaluation, logits_of, scores
+from longtail.benchmarks.fsmol.miniature import miniature
+from longtail.benchmarks.fsmol.model import MoleculeNet, unpacked
+from longtail.benchmarks.fsmol.tasks import assay_tasks, split
+from longtail.methods import METHODS
+from longtail.metrics import summary
+from longtail.replicas import Replicas, build_model
+from longtail.runs.build import build_run, build_stack
+from longtail.runs.config import resolve
+from longtail.support.random import permutation, uniform
+from longtail.tasks import size_statistics
+from longtail.training import train
+
+SMALL = {"data.miniature": True, "data.hidden": [8, 4], "train.evaluate_every": 0}
+POLICIES = ("continual", "reset", "carry")
+
+
+def config(tasks: int = 6, seed: int = 0, **flags):
+    return resolve("fsmol", flags={**SMALL, "data.tasks": tasks, "seed": seed, **flags})
+
+
+def test_the_miniature_has_a_long_tail_and_can_be_learned():
+    sequence = fsmol.build(fsmol.Settings(miniature=True), 0).sequence
+    found = size_statistics(sequence)
+    assert found["tasks"] == 120
+    assert found["largest"] > 7 * found["median"]
+    run = build_run(
+        resolve("fsmol", flags={"data.miniature": True, "method": "multitask", "train.epochs": 3})
+    )
+    train(run)
+    assert summary(run.matrix)["RP"] > 0.7
+    assert summary(run.matrices["roc_auc"])["RP"] > 0.75
+
+
+def test_the_split_is_stratified_and_keeps_a_molecule_on_one_side():
+    prepared = miniature()
+    molecule = prepared.molecule.copy()
+    molecule[5], molecule[11] = molecule[3], molecule[3]  # assay 0 lists a molecule three times
+    prepared = copy.copy(prepared)
+    object.__setattr__(prepared, "molecule", molecule)
+    chance = uniform(len(molecule), 1, "split").numpy()
+    is_test = split(prepared, chance, 0.2)
+    for i in range(len(prepared.sizes)):
+        rows = slice(*prepared.offsets[i : i + 2])
+        y, chosen, who = prepared.label[rows], is_test[rows], molecule[rows]
+        assert not set(who[chosen]) & set(who[~chosen])
+        for label in (0, 1):
+            assert abs(chosen[y == label].sum() - 0.2 * (y == label).sum()) <= 3
+
+
+def test_order_cap_and_counts():
+    prepared = miniature()
+    largest = assay_tasks(prepared, 0, largest_first=True)
+    assert (np.diff(largest.train_sizes + largest.test_sizes) <= 0).all()
+    drawn = assay_tasks(prepared, 0)
+    assert drawn.names != largest.names
+    assert sorted(drawn.names) == sorted(largest.names)
+    tenth = len(drawn) // 10
+    assert drawn.train_sizes[:tenth].mean() > 1.5 * drawn.train_sizes[-tenth:].mean()
+    capped = assay_tasks(prepared, 0, cap=20, tasks=30)
+    assert capped.train_sizes.tolist() == [20] * 30
+    assert capped.test_sizes.tolist() == drawn.test_sizes[:30].tolist()
+    for kind in (False, True):
+        sequence = assay_tasks(prepared, 0, counts=kind)
+        (bits, task), y = sequence.test(7)[torch.arange(5)]
+        x = unpacked(bits)
+        assert x.shape == (5, 2048)
+        assert bool((x > 1).any()) is kind
+        assert task.tolist() == [7] * 5  # the head is that of the place in the sequence
+        assert set(y.tolist()) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("tasks", -1), ("test_share", 1.0), ("hidden", ()), ("tasks", 121)]
+)
+def test_settings_are_checked(name, value):
+    with pytest.raises(ValueError, match=f"Invalid {name}: "):
+        fsmol.build(fsmol.Settings(miniature=True, **{name: value}), 0)
+    with pytest.raises(ValueError, match="exclude each other"):
+        fsmol.Settings(miniature=True, prepared="x")
+
+
+def heads_of(run) -> torch.Tensor:
+    """All heads as they answer, [T, H + 1] of each policy and replica."""
+    model = run.model
+    members = list(model.members) if isinstance(model, Replicas) else [model]
+    found = []
+    for member in members:
+        table = member.heads.clone()
+        place = member.current[..., None, None].expand(*table.shape[:-2], 1, table.shape[-1])
+        found.append(table.scatter(-2, place, member.head.detach().unsqueeze(-2)))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_moves_another_tasks_head(method, policy):
+    flags = {"method": method, "optimizer": policy, "train.weight_decay": 0.1}
+    if method in ("reservoir", "derpp", "agem"):
+        flags["methods.buffer"] = 50
+    if method in ("ewc", "ewcpp"):
+        flags["methods.strength"] = 100.0
+    run = build_run(config(**flags))
+    before = heads_of(run)
+    moved = []
+
+    def look(run):
+        nonlocal before
+        now = heads_of(run)
+        changed = (now != before).any(-1).flatten().nonzero().flatten().tolist()
+        current = int(run.model.current)
+        assert changed in ([], [current])
+        moved.extend(changed)
+        before = now
+
+    train(run, on_step=look)
+    assert sorted(set(moved)) == list(range(6))  # and each task has moved its own
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_head_is_learned_by_plain_adam_from_a_fresh_state(policy):
+    """With the trunk held still, every policy gives each head the same steps: those of Adam."""
+    run = build_run(config(tasks=4, optimizer=policy, **{"train.lr": 0.01}))
+    twin = copy.deepcopy(run.model)
+    frozen = [p.detach().clone() for p in run.model.trunk.parameters()]
+
+    def hold(run):
+        for p, value in zip(run.model.trunk.parameters(), frozen, strict=True):
+            p.data.copy_(value)
+
+    train(run, on_step=hold)
+    expected = twin.heads.clone()
+    for i in range(4):
+        head = torch.nn.Parameter(expected[i].clone())
+        optimizer = torch.optim.AdamW([head], lr=0.01, weight_decay=0.0)
+        examples = run.sequence.train(i)
+        size, n = run.settings.batch_size, len(examples)
+        order = torch.arange(n) if n <= size else permutation(n, 0, "batches", i, 0)
+        for start in range(0, n, size):
+            (bits, _), y = examples[order[start : start + size]]
+            h = twin.trunk(unpacked(bits)).detach()
+            z = h @ head[:-1] + head[-1]
+            optimizer.zero_grad()
+            torch.nn.functional.binary_cross_entropy_with_logits(z, y).backward()
+            optimizer.step()
+        expected[i] = head.detach()
+    assert torch.allclose(heads_of(run)[0], expected, atol=1e-5)
+
+
+def test_a_stack_is_its_single_runs():
+    for method in ("finetune", "derpp", "ewc", "multitask"):
+        flags = {"method": method} | ({"methods.buffer": 40} if method == "derpp" else {})
+        configs = [
+            config(seed=seed, optimizer=policy, **flags)
+            for seed in (0, 3)
+            for policy in ("continual", "reset")
+        ]
+        stack = build_stack(configs)
+        train(stack.run)
+        found = summary(stack.run.matrices["roc_auc"])["RP"]
+        for one, (row, seed) in zip(configs, stack.places, strict=True):
+            run = build_run(one)
+            train(run)
+            alone = summary(run.matrices["roc_auc"])["RP"]
+            assert found[row, seed] == pytest.approx(alone, abs=2e-3)
+            weights = stack.run.model.replica(row, seed).state_dict()
+            for name, value in run.model.state_dict().items():
+                assert torch.allclose(weights[name], value, atol=1e-4), name
+
+
+def test_a_run_resumed_in_the_middle_of_a_task_ends_the_same():
+    flags = {"method": "ewcpp", "optimizer": "carry"}
+    whole = build_run(config(**flags))
+    states = []
+
+    def keep(run):
+        if run.position.task == 3 and run.position.step == 1:
+            states.append(copy.deepcopy(run.state_dict()))
+
+    train(whole, on_step=keep)
+    again = build_run(config(**flags))
+    again.load_state_dict(states[0])
+    train(again)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value)
+
+
+def test_multitask_training_learns_every_head_at_once():
+    run = build_run(config(method="multitask"))
+    before = run.model.head.detach().clone()
+    train(run)
+    assert before.shape == (6, 5)
+    assert (run.model.head != before).any(-1).all()
+
+
+def test_one_head_for_all_is_one_head():
+    run = build_run(config(**{"data.heads": "one"}))
+    assert run.model.head.shape == (5,)
+    before = run.model.head.detach().clone()
+    train(run)
+    bits, _ = run.sequence.test(0)[torch.arange(3)][0]
+    first, last = (run.model((bits, torch.full((3,), task))) for task in (0, 5))
+    assert torch.equal(first, last)
+    assert not torch.equal(before, run.model.head)
+
+
+def auc_by_pairs(z: np.ndarray, y: np.ndarray) -> float:
+    above = [float(a > b) + 0.5 * float(a == b) for a in z[y == 1] for b in z[y == 0]]
+    return float(np.mean(above)) if above else math.nan
+
+
+def test_scores_of_all_tasks_in_one_pass_are_those_by_pairs():
+    generator = torch.Generator().manual_seed(0)
+    task = torch.tensor([2, 0, 1, 0, 2, 2, 0, 1, 0, 0, 2, 3, 3, 0])
+    y = torch.tensor([1, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1]).float()
+    z = torch.randint(-2, 3, (2, 3, 14), generator=generator).float()  # with many ties
+    found = scores(z, y, task, 4)
+    for p in range(2):
+        for s in range(3):
+            for i in range(3):
+                rows = task == i
+                expected = auc_by_pairs(z[p, s, rows].numpy(), y[rows].numpy())
+                assert float(found["roc_auc"][p, s, i]) == pytest.approx(expected)
+                right = ((z[p, s] > 0) == (y > 0.5))[rows].double().mean()
+                assert float(found["accuracy"][p, s, i]) == pytest.approx(float(right))
+    assert found["roc_auc"][..., 3].isnan().all()  # no inactive molecule
+    z[0, 0, 1] = math.nan
+    assert scores(z, y, task, 4)["roc_auc"][0, 0, 0].isnan()
+
+
+def test_one_task_scores_as_it_does_among_all():
+    sequence = assay_tasks(miniature(), 0, tasks=9)
+    models = [MoleculeNet(9, (8, 4)) for _ in range(2)]
+    for model in (models[0], Replicas(models, policies=2)):
+        together = Evaluation()(model, sequence, range(9))
+        for i in (0, 4, 8):
+            alone = Evaluation()(model, sequence, range(i, i + 1))
+            for name, value in together.items():
+                assert torch.allclose(alone[name], value[..., i : i + 1], atol=1e-6)
+
+
+def test_replicas_answer_as_their_models_do():
+    sequence = assay_tasks(miniature(), 0, tasks=9)
+    make = lambda seed: MoleculeNet(9, (8, 4))  # noqa: E731
+    stack = build_model(make, [0, 1, 2], policies=2)
+    for member in stack.members:
+        member.begin_task(4)
+    logits, _ = logits_of(stack, sequence.tests(9)[0])
+    for seed in range(3):
+        alone, _ = logits_of(build_model(make, seed), sequence.tests(9)[0])
+        assert torch.allclose(logits[1, seed], alone, atol=1e-5)
