@@ -31,8 +31,10 @@ class Evaluation:
         else:
             examples, task = sequence.test(tasks.start), None
         logits, targets = logits_of(model, examples)
-        if task is None or len(tasks) == 1:
-            task = torch.zeros(len(targets), dtype=torch.int64)
+        if len(tasks) == 1 and logits.device.type == "cpu":
+            return scores_of_one(logits, targets)
+        if task is None:
+            task = torch.zeros(len(targets), dtype=torch.int64, device=logits.device)
         return scores(logits, targets, task.to(logits.device), len(tasks))
 
 
@@ -64,6 +66,17 @@ def scores(logits: Tensor, targets: Tensor, task: Tensor, tasks: int) -> dict[st
     sizes.scatter_add_(0, task, torch.ones_like(task, dtype=torch.float64))
     accuracy = _sums(right.double(), number, tasks) / sizes
     return {"accuracy": accuracy, "roc_auc": roc_auc(logits, targets, task, sizes)}
+
+
+def scores_of_one(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """The same of one task, [*lead, 1], by pairs: a sort takes longer than a dozen molecules do."""
+    active = targets > 0.5
+    accuracy = ((logits > 0) == active).mean(-1, keepdim=True, dtype=torch.float64)
+    above, below = logits[..., active, None], logits[..., None, ~active]
+    found = (above > below).mean((-2, -1), dtype=torch.float64).unsqueeze(-1)
+    ties = (above == below).mean((-2, -1), dtype=torch.float64).unsqueeze(-1)
+    broken = logits.isnan().any(-1, keepdim=True)
+    return {"accuracy": accuracy, "roc_auc": torch.where(broken, torch.nan, found + ties / 2)}
 
 
 def roc_auc(logits: Tensor, targets: Tensor, task: Tensor, sizes: Tensor) -> Tensor:

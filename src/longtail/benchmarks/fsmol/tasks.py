@@ -57,10 +57,13 @@ class MoleculeTable:
     def __getitem__(self, index: Index) -> Batch:
         if isinstance(index, slice):
             index = torch.arange(*index.indices(len(self)), device=self.targets.device)
-        index = index.to(self.targets.device)
-        flat = index.flatten()
+        if index.device != self.targets.device:
+            index = index.to(self.targets.device)
+        flat = index if index.ndim == 1 else index.flatten()
         bits = self.fingerprints.index_select(0, self.molecule.index_select(0, flat))
         task, targets = self.task.index_select(0, flat), self.targets.index_select(0, flat)
+        if index.ndim == 1:
+            return (bits, task), targets
         inputs = bits.unflatten(0, index.shape), task.view(index.shape)
         return inputs, targets.view(index.shape)
 
