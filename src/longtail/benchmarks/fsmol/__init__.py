@@ -21,9 +21,9 @@ evaluation        accuracy and ROC-AUC of all tasks in one pass
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from longtail.benchmarks import Benchmark
+from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.fsmol.data import data_command, prepared_from
 from longtail.benchmarks.fsmol.evaluation import Evaluation
 from longtail.benchmarks.fsmol.miniature import miniature
@@ -32,24 +32,7 @@ from longtail.benchmarks.fsmol.prepared import Prepared, load
 from longtail.benchmarks.fsmol.tasks import assay_tasks
 from longtail.names import option
 
-__all__ = ["Settings", "build", "data_command", "prepared_of"]
-
-STACKABLE = True  # the data depend on data.seed, not on the run's
-CAPTURED_FISHER = True
-TRAIN: dict[str, Any] = {
-    "batch_size": 16,
-    "lr": 1e-3,
-    "evaluate_every": 500,
-    "cuda_graph": True,
-}
-METHOD_SETTINGS: dict[str, dict[str, Any]] = {
-    # one backward pass a batch of 16: squaring each molecule's gradient takes longer than training
-    "ewc": {"strength": 1.0, "fisher": "batch"},
-    "ewcpp": {"strength": 1.0, "decay": 0.9},
-    "reservoir": {"buffer": 3863},  # 1% of the training molecules
-    "derpp": {"buffer": 3863},
-    "agem": {"buffer": 3863},
-}
+__all__ = ["SPEC", "Settings", "build", "prepared_of"]
 
 
 @dataclass(frozen=True)
@@ -116,3 +99,21 @@ def prepared_of(settings: Settings) -> Prepared:
     if settings.miniature:
         return miniature()
     return load(settings.prepared) if settings.prepared else prepared_from(settings.source)
+
+
+SPEC = BenchmarkSpec(
+    Settings,
+    build,
+    train={"batch_size": 16, "evaluate_every": 500, "cuda_graph": True},
+    method_settings={
+        # a backward pass a batch: squaring each molecule's gradient takes longer than training
+        "ewc": {"strength": 1.0, "fisher": "batch"},
+        "ewcpp": {"strength": 1.0, "decay": 0.9},
+        "reservoir": {"buffer": 3863},  # 1% of the training molecules
+        "derpp": {"buffer": 3863},
+        "agem": {"buffer": 3863},
+    },
+    stackable=True,  # the data depend on data.seed, not on the run's
+    captured_fisher=True,
+    data_command=data_command,
+)

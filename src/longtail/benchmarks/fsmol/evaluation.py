@@ -14,15 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from longtail.support.eval_mode import evaluation_mode
-from longtail.tasks.examples import Examples, read
+from longtail.tasks import Evaluator, Examples, read
 
 ROWS = {"cpu": 1 << 12, "cuda": 1 << 16}  # of all replicas, in one batch
 
 
-class Evaluation:
+class Evaluation(Evaluator):
     """``evaluation(model, sequence, tasks)``: both scores by name, [*lead, len(tasks)] each."""
 
-    captured = True  # the model may replay small batches
     further = ("roc_auc",)
 
     def __call__(self, model: nn.Module, sequence: Any, tasks: range) -> dict[str, Tensor]:
