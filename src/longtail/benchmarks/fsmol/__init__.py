@@ -104,11 +104,11 @@ def prepared_of(settings: Settings) -> Prepared:
 SPEC = BenchmarkSpec(
     Settings,
     build,
-    train={"batch_size": 16, "evaluate_every": 500, "cuda_graph": True},
+    train={"batch_size": 32, "evaluate_every": 500, "cuda_graph": True},
     method_settings={
         # a backward pass a batch: squaring each molecule's gradient takes longer than training
-        "ewc": {"strength": 1.0, "fisher": "batch"},
-        "ewcpp": {"strength": 1.0, "decay": 0.9},
+        "ewc": {"strength": 10.0, "fisher": "batch"},
+        "ewcpp": {"strength": 1e4, "decay": 0.9},
         "reservoir": {"buffer": 3863},  # 1% of the training molecules
         "derpp": {"buffer": 3863},
         "agem": {"buffer": 3863},
