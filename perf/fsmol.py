@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits, embedding, linear
+from torch.nn.functional import binary_cross_entropy_with_logits, embedding, linear, rms_norm
 
 from longtail import ContinualAdamW
 from longtail.benchmarks.fsmol.evaluation import Evaluation
@@ -67,7 +67,7 @@ def bare(sequence) -> None:
     def logits(rows, weights):
         x = embedding(data.fingerprints[data.molecule[rows]].int(), lookup).flatten(1)
         h = linear(x, trunk[0], trunk[1]).relu()
-        h = linear(h, trunk[2], trunk[3]).relu()
+        h = rms_norm(linear(h, trunk[2], trunk[3]).relu(), (HIDDEN[-1],))
         return linear(h, weights[None, :-1], weights[-1:]).squeeze(1)
 
     train_rows, test_rows = (sequence.segments(kind) for kind in ("train", "test"))

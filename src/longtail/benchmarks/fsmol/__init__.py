@@ -104,7 +104,7 @@ def prepared_of(settings: Settings) -> Prepared:
 SPEC = BenchmarkSpec(
     Settings,
     build,
-    train={"batch_size": 32, "evaluate_every": 500, "cuda_graph": True},
+    train={"batch_size": 32, "evaluate_every": 1000, "cuda_graph": True},
     method_settings={
         # a backward pass a batch: squaring each molecule's gradient takes longer than training
         "ewc": {"strength": 10.0, "fisher": "batch"},
