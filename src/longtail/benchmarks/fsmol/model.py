@@ -28,14 +28,17 @@ Heads = Literal["own", "joint", "one"]
 Inputs = tuple[Tensor, Tensor]  # fingerprints uint8 [..., B, W], tasks [..., B]
 
 
-class Trunk(nn.Sequential):
+class Trunk(nn.ModuleList):
     """Linear layers, a ReLU after each."""
 
     def __init__(self, hidden: Sequence[int]) -> None:
-        layers: list[nn.Module] = []
-        for a, b in pairwise([WIDTH, *hidden]):
-            layers += [nn.Linear(a, b), nn.ReLU()]
-        super().__init__(*layers)
+        super().__init__(nn.Linear(a, b) for a, b in pairwise([WIDTH, *hidden]))
+
+    def forward(self, h: Tensor) -> Tensor:
+        # calling the layers as modules would take as long as the second one does
+        for layer in self.children():
+            h = linear(h, layer.weight, layer.bias).relu_()  # pyright: ignore[reportArgumentType]
+        return h
 
 
 class MoleculeNet(TaskModel):
@@ -125,11 +128,7 @@ class MoleculeNet(TaskModel):
         else:
             h = unpacked(fingerprints)
         for i, layers in enumerate(zip(*(member.trunk for member in members), strict=True)):
-            first = layers[0]
-            if isinstance(first, nn.Linear):
-                h = stacked_linear(layers, h, folded=i > 0)  # pyright: ignore[reportArgumentType]
-            else:
-                h = first(h)
+            h = stacked_linear(layers, h, folded=i > 0).relu()  # pyright: ignore
         return torch.stack([m.answer(h[p], task) for p, m in enumerate(members)])
 
 
