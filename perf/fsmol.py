@@ -2,7 +2,7 @@
 
     python perf/fsmol.py [--no-fail] [--json FILE] [--tasks N] [--prepared FOLDER]
 
-A perceptron 2048-256-128 with one head a task, batch 32, one thread, CPU time (other programs on
+A perceptron 2048-256-128 with one head a task, batch 16, one thread, CPU time (other programs on
 the machine do not count). One epoch of Finetune over all tasks, each scored once it is learned, by
 the library and by a loop written out by hand: packed bits unpacked by a table, forward, backward,
 Continual AdamW's fused step, a fresh state for each head. Then ten seeds as one stack against one
@@ -31,7 +31,7 @@ from longtail.replicas import build_model
 from longtail.support.random import permutation
 from longtail.training import POLICIES, Run, TrainSettings, train
 
-BATCH, HIDDEN, LR = 32, (256, 128), 1e-3
+BATCH, HIDDEN, LR = 16, (256, 128), 1e-3
 BARS = {"finetune": 1.15, "ten seeds": 4.0}
 
 

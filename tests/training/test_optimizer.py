@@ -5,7 +5,9 @@ import torch
 
 from longtail.names import POLICIES
 from longtail.optim.kernels import uses_fused
-from longtail.training.optimizer import build_optimizer
+from longtail.replicas import Replicas
+from longtail.tasks.task_models import TaskModel
+from longtail.training.optimizer import begin_task, build_optimizer
 from longtail.training.settings import TrainSettings
 
 
@@ -17,3 +19,49 @@ def test_the_fused_kernel_is_used_if_and_only_if_asked_for(fused: bool) -> None:
     (group,) = optimizer.param_groups
     assert group["fused"] is fused
     assert uses_fused(group) is fused
+
+
+class OneHead(TaskModel):
+    """A trunk of one number, a head of one number a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = torch.nn.Parameter(torch.ones(1))
+        self.head = torch.nn.Parameter(torch.zeros(1))
+        self.begun: list[int] = []
+
+    def begin_task(self, task: int) -> None:
+        self.begun.append(task)
+
+    def task_parameters(self) -> list[torch.nn.Parameter]:
+        return [self.head]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_parameters_of_one_task_have_plain_adam_and_begin_each_task_at_zero(policy: str) -> None:
+    model = OneHead()
+    optimizer = build_optimizer(model, [POLICIES[policy]], TrainSettings(lr=0.1))
+    place = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    head, trunk = place[id(model.head)], place[id(model.trunk)]
+    assert (head["first_moment"], head["second_moment"], head["beta3"]) == ("reset", "reset", 0.0)
+    assert trunk["second_moment"] == POLICIES[policy].second_moment
+    for task, gradient in enumerate((1.0, -3.0, 0.5)):
+        begin_task(model, optimizer, task)
+        for p in model.parameters():
+            p.grad = torch.full_like(p, gradient)
+        before = model.head.item()
+        optimizer.step()
+        # the first step of Adam is the learning rate, whatever the tasks before were like
+        assert model.head.item() - before == pytest.approx(-0.1 if gradient > 0 else 0.1, rel=1e-4)
+        if POLICIES[policy].boundary:
+            optimizer.end_task()
+    assert model.begun == [0, 1, 2]
+    steps = float(optimizer.state[model.trunk]["step"])
+    assert steps == (0 if POLICIES[policy].boundary else 3)  # the trunk's count is its own
+
+
+def test_the_heads_of_all_policies_share_a_group() -> None:
+    stack = Replicas([OneHead(), OneHead()], policies=2)
+    policies = [POLICIES["continual"], POLICIES["continual_seen"]]
+    groups = build_optimizer(stack, policies, TrainSettings()).param_groups
+    assert sorted(len(group["params"]) for group in groups) == [1, 1, 2]

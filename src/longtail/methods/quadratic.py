@@ -39,8 +39,7 @@ class QuadraticPenalty(Method):
         passing = {id(p) for p in task_parameters(self.model)}
         every = parameter_groups(self.model)
         self.shared = [id(p) not in passing for group in every for p in group]
-        self.groups = [[p for p in group if id(p) not in passing] for group in every]
-        self.parameters = [p for group in self.groups for p in group]
+        self.parameters = [p for group in every for p in group if id(p) not in passing]
         self.weights = [p.detach() for p in self.parameters]  # the same storage
         self.sum_F = [torch.zeros_like(p) for p in self.weights]
         self.anchor = [torch.zeros_like(p) for p in self.weights]

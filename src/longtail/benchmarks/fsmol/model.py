@@ -5,8 +5,9 @@ r"""A perceptron over fingerprints with one head an assay.
 x are 2,048 bits or counts; (a_i, c_i) is row i of a table of heads. While assay i is learned its
 row is the parameter `head` and the only one with a gradient, see `tasks/task_models.py`.
 
-Heads begin at zero and see hidden states of unit size. Most assays have two steps to learn theirs,
-too few to unlearn a random one, or to get anywhere from hidden states of 0.03.
+Heads begin at zero and see hidden states of unit size. Most assays have three steps to learn
+theirs, too few to unlearn a random one, or to get anywhere from hidden states of 0.03. A head of
+zero has no gradient for the trunk, so the first step of a task is the head's alone.
 """
 
 from __future__ import annotations
