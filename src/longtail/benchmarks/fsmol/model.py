@@ -45,6 +45,8 @@ class Trunk(nn.ModuleList):
 class MoleculeNet(TaskModel):
     """Logits [B] of molecules of any assays.
 
+    In a saved model the row ``current`` of ``heads`` is out of date: ``head`` has that one.
+
     Args:
         tasks: how many heads there are.
         hidden: widths of the trunk's layers.
