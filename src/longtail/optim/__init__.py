@@ -3,5 +3,13 @@
 from longtail.optim.boundary import end_task
 from longtail.optim.continual_adam import ContinualAdam
 from longtail.optim.continual_adamw import ContinualAdamW
+from longtail.optim.memory import MemoryReport, load_memory, save_memory
 
-__all__ = ["ContinualAdam", "ContinualAdamW", "end_task"]
+__all__ = [
+    "ContinualAdam",
+    "ContinualAdamW",
+    "MemoryReport",
+    "end_task",
+    "load_memory",
+    "save_memory",
+]
