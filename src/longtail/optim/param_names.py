@@ -9,6 +9,7 @@ other wrappers, or none, so it is filed under the name that is left:
 ``_orig_mod.encoder.weight`` (torch.compile)                    ``encoder.weight``
 ``encoder._fsdp_wrapped_module.weight`` (FSDP)                  ``encoder.weight``
 ``encoder._checkpoint_wrapped_module.weight``                   ``encoder.weight``
+``_forward_module.encoder.weight`` (Fabric)                     ``encoder.weight``
 ``base_model.model.encoder.lora_A.default.weight`` (PEFT)       ``encoder.lora_A.weight``
 ``base_model.model.encoder.base_layer.weight`` (PEFT)           ``encoder.weight``
 ``base_model.model.head.modules_to_save.default.weight`` (PEFT) ``head.weight``
@@ -22,7 +23,13 @@ from torch import Tensor, nn
 
 Renaming = Callable[[str], str] | Mapping[str, str]
 
-_ANYWHERE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+_ANYWHERE = {
+    "_orig_mod",
+    "_fsdp_wrapped_module",
+    "_checkpoint_wrapped_module",
+    "_forward_module",
+    "_original_module",
+}
 _PEFT = {"base_layer", "modules_to_save", "original_module"}
 
 
