@@ -9,10 +9,20 @@ if TYPE_CHECKING:
         ContinualAdamW,
         end_task,
         load_memory,
+        prime,
+        reset,
         save_memory,
     )
 
-__all__ = ["ContinualAdam", "ContinualAdamW", "end_task", "load_memory", "save_memory"]
+__all__ = [
+    "ContinualAdam",
+    "ContinualAdamW",
+    "end_task",
+    "load_memory",
+    "prime",
+    "reset",
+    "save_memory",
+]
 
 
 def __getattr__(name: str) -> Any:

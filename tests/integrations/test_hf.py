@@ -131,6 +131,19 @@ def test_a_resume_of_zero_steps_is_told(tmp_path: Path) -> None:
     assert past_steps(model, optimizer) == 8
 
 
+def test_a_checkpoint_that_knows_no_task_beside_a_memory_is_told(tmp_path: Path) -> None:
+    model = make_model()
+    trainer, _ = make_trainer(model, tmp_path / "alone", 1)
+    trainer.train()  # without the callback: its checkpoints know no task
+    first, _ = make_trainer(model, tmp_path / "first", 1)
+    first.add_callback(ContinualCallback(memory=tmp_path))
+    first.train()
+    trainer, _ = make_trainer(model, tmp_path / "alone", 2)
+    trainer.add_callback(ContinualCallback(memory=tmp_path))
+    with pytest.warns(UserWarning, match="optimizer has seen no task, and .* remembers 1"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "alone" / "checkpoint-4"))
+
+
 def test_one_trainer_that_trains_twice(tmp_path: Path) -> None:
     model = make_model()
     trainer, optimizer = make_trainer(model, tmp_path, 1)

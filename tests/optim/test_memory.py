@@ -446,6 +446,17 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
     assert [x.name for x in tmp_path.iterdir()] == [FILE_NAME]
 
 
+def test_a_save_that_is_hardly_meant_is_told(tmp_path: Path) -> None:
+    model = Words()
+    with pytest.warns(UserWarning, match="the optimizer has taken no step and has no past"):
+        save_memory(ContinualAdamW(model.parameters()), tmp_path / "nothing", model)
+    save_memory(trained(model), tmp_path, model)
+    forgot = trained(model, tasks=(3,))
+    with pytest.warns(UserWarning, match="2 tasks and 8 steps, and is replaced by 1 task and 3 st"):
+        save_memory(forgot, tmp_path, model)
+    save_memory(trained(model), tmp_path, model)  # more than there is: no warning
+
+
 PROCESS = """
 import sys, torch
 from longtail import ContinualAdamW, load_memory, save_memory

@@ -24,6 +24,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer import OPTIMIZER_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from longtail.integrations.accidents import warn_of_fresh
 from longtail.integrations.weekly_scores import Score, WeeklyScores, is_score
 from longtail.optim import end_task, load_memory, save_memory
 from longtail.optim.memory import memory_path
@@ -91,6 +92,7 @@ class ContinualCallback(TrainerCallback):
                 "optimizers=(ContinualAdamW(model.parameters(), lr=...), None) to the Trainer"
             )
         if state.global_step:
+            warn_of_fresh(optimizer, self._folder(args))
             if state.global_step >= state.max_steps:
                 warnings.warn(
                     f"The checkpoint is at step {state.global_step} of {state.max_steps}, so this "

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longtail.integrations.accidents import warn_of_fresh
 from longtail.integrations.weekly_scores import Score, WeeklyScores
 from longtail.optim import ContinualAdam, end_task, load_memory, save_memory
 from longtail.optim.memory import memory_path
@@ -79,6 +80,7 @@ class ContinualCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._trains = True
         if trainer.ckpt_path is not None:  # the checkpoint has brought the past along
+            warn_of_fresh(self._optimizer(trainer), self._folder(trainer))
             return
         file = memory_path(self._folder(trainer))
         if file.exists():

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,6 +174,7 @@ def save_memory(
         whole = _whole(_kept(kind, parameter, inner.state[parameter], group))
         return _converted(_real(whole), entries[key].dtype)
 
+    _warn_of_accidents(target, records)
     if _rank() == 0:
         target.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(target, entries, metadata, tensor_of)
@@ -239,6 +241,37 @@ def load_memory(
     if not quiet and _rank() == 0:
         print(loading.report)
     return loading.report
+
+
+def remembered(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """How many tasks and steps a memory holds; 0 and 0 where there is none that can be read."""
+    try:
+        with open(memory_path(path), "rb") as file:
+            header = read_header(file, FORMAT)
+        memory = json.loads(header.metadata["memory"])
+        steps = [int(record["steps"]) for record in memory["parameters"].values()]
+        return int(memory["tasks"]), max(steps, default=0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0, 0
+
+
+def _warn_of_accidents(target: Path, records: dict[str, Record]) -> None:
+    """One warning where a save is hardly what was meant."""
+    if not records:
+        warnings.warn(
+            f"Nothing is remembered in {target}: the optimizer has taken no step and has no past",
+            stacklevel=3,
+        )
+        return
+    own = max((record.tasks, record.steps) for record in records.values())
+    there = remembered(target)
+    if own < there:
+        warnings.warn(
+            f"{target} remembers {_count(there[0], 'task')} and {_count(there[1], 'step')}, and is "
+            f"replaced by {_count(own[0], 'task')} and {_count(own[1], 'step')}: was load_memory() "
+            "left out?",
+            stacklevel=3,
+        )
 
 
 def _plan(
