@@ -26,7 +26,8 @@ import torch
 from torch import nn
 
 from longtail import ContinualAdamW, load_memory, save_memory
-from longtail.support.machine import hardware, now, versions
+from longtail.support.devices import hardware
+from longtail.support.machine import now, versions
 
 AT_MOST = 1.2
 SIZES = {None: 4.0, "bfloat16": 2.0, "uint8": 1.0}

@@ -1,11 +1,14 @@
 """`ContinualCallback` in a real `transformers.Trainer`, a tiny BERT on the CPU."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import longtail.methods
+import longtail.tasks
 from longtail import ContinualAdamW
 
 transformers = pytest.importorskip("transformers")
@@ -14,6 +17,7 @@ pytest.importorskip("accelerate")
 from transformers import BertConfig, BertForSequenceClassification, Trainer  # noqa: E402
 from transformers import TrainingArguments as Arguments  # noqa: E402
 
+from longtail.integrations.foreign_loop import Logits  # noqa: E402
 from longtail.integrations.hf import ContinualCallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.*", "ignore::FutureWarning")
@@ -206,4 +210,99 @@ def test_another_optimizer_is_refused(tmp_path: Path) -> None:
     trainer.optimizer = torch.optim.AdamW(trainer.model.parameters())  # type: ignore[union-attr]
     trainer.add_callback(ContinualCallback())
     with pytest.raises(TypeError, match="and no ContinualAdamW: pass optimizers="):
+        trainer.train()
+
+
+METHODS = {
+    "EWC": {"strength": 1e5, "fisher": "batch"},
+    "EWCPlusPlus": {"strength": 1e5},
+    "Reservoir": {"buffer": 10},
+    "DERPlusPlus": {"buffer": 10},
+    "AGEM": {"buffer": 10},
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_in_the_trainers_loop(tmp_path: Path, name: str) -> None:
+    """Row 8 of the table: they stopped at our own loop. Two weeks, two processes' worth of it."""
+    kind = getattr(longtail.methods, name)
+    results = {}
+    for used in (None, functools.partial(kind, **METHODS[name])):
+        model, folder = make_model(), tmp_path / str(used is not None)
+        for week in (1, 2):
+            trainer, optimizer = make_trainer(model, folder / str(week), week, save_strategy="no")
+            callback = ContinualCallback(memory=folder, method=used, trainer=trainer)
+            trainer.add_callback(callback)
+            trainer.train()
+            assert past_steps(model, optimizer) == 8 * week
+            if used is not None:
+                method = callback.in_loop.method  # type: ignore[union-attr]
+                assert isinstance(method, kind)
+                stored = method.state_dict().get("buffer")
+                assert stored is None or len(method.buffer) == 10
+                assert stored is not None or method.sum_F[0].abs().sum() > 0
+        results[used is not None] = model.classifier.weight.detach().clone()
+    assert not torch.allclose(results[True], results[False], rtol=1e-4)
+
+
+def test_a_method_does_in_the_trainer_what_it_does_in_a_loop_of_ones_own(tmp_path: Path) -> None:
+    model = make_model()
+    start = {name: x.clone() for name, x in model.state_dict().items()}
+    settings = {"num_train_epochs": 1, "max_grad_norm": 0.0, "lr_scheduler_type": "constant"}
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    trainer, _ = make_trainer(model, tmp_path, 1, save_strategy="no", **settings)
+    trainer.get_train_dataloader = lambda: trainer.accelerator.prepare(  # type: ignore[method-assign]
+        torch.utils.data.DataLoader(rows(1), batch_size=4)  # type: ignore[arg-type]
+    )
+    make = functools.partial(longtail.methods.Reservoir, buffer=6, seed=3)
+    trainer.add_callback(ContinualCallback(method=make, trainer=trainer))
+    trainer.train()
+
+    mine = make_model()
+    mine.load_state_dict(start)
+    for module in mine.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    method = make(Logits(mine), longtail.tasks.CLASSIFICATION)
+    optimizer = ContinualAdamW(mine.parameters(), lr=1e-3)
+    mine.train()
+    for batch in torch.utils.data.DataLoader(rows(1), batch_size=4):  # type: ignore[arg-type]
+        pair = {"input_ids": batch["input_ids"]}, batch["labels"]
+        optimizer.zero_grad()
+        method.loss(pair).backward()
+        method.after_backward()
+        optimizer.step()
+        method.observe(pair)
+    for a, b in zip(model.parameters(), mine.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_what_a_method_cannot_do_is_refused_with_a_reason(tmp_path: Path) -> None:
+    make = functools.partial(longtail.methods.Reservoir, buffer=4)
+    with pytest.raises(ValueError, match="method= is called by the Trainer: make it first"):
+        ContinualCallback(method=make)
+    trainer, _ = make_trainer(make_model(), tmp_path, 1, save_strategy="no")
+    uneven = [{**row, "input_ids": row["input_ids"][: 5 + i // 8]} for i, row in enumerate(rows(1))]
+    trainer.train_dataset = uneven  # type: ignore[assignment]
+    trainer.get_train_dataloader = lambda: trainer.accelerator.prepare(  # type: ignore[method-assign]
+        torch.utils.data.DataLoader(uneven, batch_size=4)  # type: ignore[arg-type]
+    )
+    trainer.add_callback(ContinualCallback(method=make, trainer=trainer))
+    with pytest.raises(ValueError, match="stores rows of one length, and batches have"):
+        trainer.train()
+
+    class Odd(type(make_model())):  # type: ignore[misc]
+        def forward(self, input_ids: Any, labels: Any = None) -> Any:
+            found = super().forward(input_ids, labels=labels)
+            if found.loss is not None:
+                found.loss = 3 * found.loss
+            return found
+
+    trainer, _ = make_trainer(Odd(make_model().config), tmp_path, 1, save_strategy="no")
+    trainer.add_callback(ContinualCallback(method=make, trainer=trainer))
+    with pytest.raises(
+        ValueError, match=r"and the cross-entropy of its logits .*: give an objective"
+    ):
         trainer.train()

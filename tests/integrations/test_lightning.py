@@ -1,5 +1,6 @@
 """`ContinualCallback` in a real Lightning Trainer; `configure_optimizers` as everybody has it."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import longtail.methods
 from longtail import ContinualAdamW, end_task, load_memory, save_memory
+from longtail.tasks import CLASSIFICATION, TensorExamples
 
 pytest.importorskip("lightning")
 
@@ -178,3 +181,44 @@ def test_fabric(tmp_path: Path) -> None:
     later = ContinualAdamW(plain.parameters())
     report = load_memory(later, tmp_path, plain)
     assert (report.tasks, report.steps, len(report.loaded)) == (1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("EWC", {"strength": 5.0}),
+        ("EWCPlusPlus", {"strength": 5.0}),
+        ("Reservoir", {"buffer": 10}),
+        ("DERPlusPlus", {"buffer": 10}),
+        ("AGEM", {"buffer": 10}),
+    ],
+)
+def test_methods_in_lightnings_loop(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
+    """The same weights as a loop of one's own, over two weeks."""
+    make = functools.partial(getattr(longtail.methods, name), **settings)
+    model = Model()
+    for week in (1, 2):
+        callback = ContinualCallback(memory=tmp_path, method=make, objective=CLASSIFICATION)
+        trainer = make_trainer(tmp_path, callback, enable_checkpointing=False, max_epochs=1)
+        trainer.fit(model, data(week))
+    assert remembered(trainer) == (2, 8)
+
+    mine = Model()
+    method = make(mine, CLASSIFICATION)
+    for week in (1, 2):
+        optimizer: Any = mine.configure_optimizers()[0][0]
+        if week == 2:
+            load_memory(optimizer, tmp_path / "mine", mine)
+        for x, y in data(week):
+            optimizer.zero_grad()
+            method.loss((x, y)).backward()
+            method.after_backward()
+            optimizer.step()
+            method.observe((x, y))
+        method.end_task(TensorExamples(*data(week).dataset.tensors))  # type: ignore[attr-defined]
+        optimizer.end_task()
+        save_memory(optimizer, tmp_path / "mine", mine)
+    for a, b in zip(model.parameters(), mine.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    with pytest.raises(ValueError, match="method= needs objective="):
+        ContinualCallback(method=make)

@@ -25,11 +25,20 @@ from transformers.trainer import OPTIMIZER_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from longtail.integrations.accidents import warn_of_fresh
+from longtail.integrations.foreign_loop import (
+    Logits,
+    MakeMethod,
+    MethodInLoop,
+    RowsOfDataset,
+    inputs_and_labels,
+    own_objective,
+)
 from longtail.integrations.weekly_scores import Score, WeeklyScores, is_score
 from longtail.optim import end_task, load_memory, save_memory
 from longtail.optim.memory import memory_path
 from longtail.optim.param_names import Renaming
 from longtail.optim.wrappers import continual_adam_in
+from longtail.tasks import Objective
 
 
 class ContinualCallback(TrainerCallback):
@@ -53,6 +62,11 @@ class ContinualCallback(TrainerCallback):
             the Trainer's ``eval_dataset``.
         metric: which of the Trainer's metrics is the score, "loss" or one of ``compute_metrics``.
         higher_is_better: direction of the score; by default True for all but a loss.
+        method: makes a method of `longtail.methods` for a model and an objective:
+            ``functools.partial(EWC, strength=2.0)``. Its loss takes the place of the Trainer's, and
+            what it knows is kept beside the memory. Needs ``trainer``; not with fp16, whose
+            gradients are scaled.
+        objective: the loss of each example; by default the model's own, see `foreign_loop`.
         trainer: the Trainer itself, for what a callback cannot do from outside:
             ``trainer.add_callback(ContinualCallback(..., trainer=trainer))``.
     """
@@ -68,11 +82,14 @@ class ContinualCallback(TrainerCallback):
         week: str | None = None,
         metric: str = "loss",
         higher_is_better: bool | None = None,
+        method: MakeMethod | None = None,
+        objective: Objective | None = None,
         trainer: Trainer | None = None,
     ) -> None:
-        if earlier is not None and trainer is None:
+        if trainer is None and (earlier is not None or method is not None):
+            what = "earlier= is evaluated" if earlier is not None else "method= is called"
             raise ValueError(
-                "earlier= is evaluated by the Trainer: make it first, then "
+                f"{what} by the Trainer: make it first, then "
                 "trainer.add_callback(ContinualCallback(..., trainer=trainer))"
             )
         self.memory, self.dtype, self.names, self.grow = memory, dtype, names, grow
@@ -80,7 +97,8 @@ class ContinualCallback(TrainerCallback):
         self.higher_is_better = (
             "loss" not in metric if higher_is_better is None else higher_is_better
         )
-        self.trainer = trainer
+        self.make_method, self.objective, self.trainer = method, objective, trainer
+        self.in_loop: MethodInLoop | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
@@ -91,6 +109,8 @@ class ContinualCallback(TrainerCallback):
                 f"ContinualCallback found {type(optimizer).__name__} and no ContinualAdamW: pass "
                 "optimizers=(ContinualAdamW(model.parameters(), lr=...), None) to the Trainer"
             )
+        if self.make_method is not None and self.in_loop is None:
+            self._enter_loop(given["train_dataloader"], args)
         if state.global_step:
             warn_of_fresh(optimizer, self._folder(args))
             if state.global_step >= state.max_steps:
@@ -111,6 +131,10 @@ class ContinualCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         optimizer, model = given["optimizer"], given["model"]
+        if self.in_loop is not None:
+            self.in_loop.end_task(self._examples(given["train_dataloader"], args))
+            if args.should_save:
+                self.in_loop.save(memory_path(self._folder(args)).parent)
         end_task(optimizer)
         self._save(optimizer, self._folder(args), model)
         last = Path(args.output_dir or ".", f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
@@ -120,6 +144,46 @@ class ContinualCallback(TrainerCallback):
                 torch.save(optimizer.state_dict(), last / OPTIMIZER_NAME)
         if self.earlier is not None:
             self._score(optimizer, args)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        if self.in_loop is not None:
+            self.in_loop.observe()
+
+    def _enter_loop(self, loader: Any, args: TrainingArguments) -> None:
+        """Put the method's loss and gradient where the Trainer has its own."""
+        trainer = self.trainer
+        assert trainer is not None
+        assert self.make_method is not None
+        if trainer.accelerator.scaler is not None:
+            raise ValueError("method= needs unscaled gradients: use bf16 or float32 and not fp16")
+        model: Any = trainer.model
+        examples = self._examples(loader, args)
+        inputs, labels = examples[torch.arange(min(2, len(examples)))]
+        objective = self.objective or own_objective(model, inputs, labels)
+        in_loop = self.in_loop = MethodInLoop(self.make_method(Logits(model), objective))
+        in_loop.load(memory_path(self._folder(args)).parent)
+        own_loss, own_step = trainer.compute_loss, trainer.training_step
+
+        def compute_loss(
+            model: Any, inputs: Any, return_outputs: bool = False, **further: Any
+        ) -> Any:
+            if return_outputs or not model.training:
+                return own_loss(model, inputs, return_outputs=return_outputs, **further)
+            return in_loop.loss(*inputs_and_labels(inputs))
+
+        def training_step(*given: Any, **further: Any) -> torch.Tensor:
+            loss = own_step(*given, **further)
+            if trainer.accelerator.sync_gradients:
+                in_loop.after_backward()  # before the Trainer clips
+            return loss
+
+        vars(trainer).update(compute_loss=compute_loss, training_step=training_step)
+        trainer.loss_is_scaled_for_ga = False  # it is the mean over its own batch
+
+    def _examples(self, loader: Any, args: TrainingArguments) -> RowsOfDataset:
+        return RowsOfDataset(loader.dataset, loader.collate_fn, inputs_and_labels, args.device)
 
     def _save(self, optimizer: Any, folder: str | os.PathLike[str], model: Any) -> None:
         save_memory(optimizer, folder, model, dtype=self.dtype, names=self.names)

@@ -22,12 +22,14 @@ import torch
 from torch import Tensor
 
 from longtail.integrations.accidents import warn_of_fresh
+from longtail.integrations.foreign_loop import MakeMethod, MethodInLoop, RowsOfDataset
 from longtail.integrations.weekly_scores import Score, WeeklyScores
 from longtail.optim import ContinualAdam, end_task, load_memory, save_memory
 from longtail.optim.memory import memory_path
 from longtail.optim.param_names import Renaming
 from longtail.optim.wrappers import continual_adam_in
 from longtail.support.eval_mode import evaluation_mode
+from longtail.tasks import Objective
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -52,6 +54,11 @@ class ContinualCallback(Callback):
         week: what this week is called; by default "week" and its number. Its own score is that of
             the validation data of `fit`, where there are some.
         higher_is_better: direction of the score.
+        method: makes a method of `longtail.methods` for a model and an objective:
+            ``functools.partial(EWC, strength=2.0)``. Its loss takes the place of `training_step`,
+            with the module's `forward` as the model and batches of inputs and targets; what it
+            knows is kept beside the memory. Needs ``objective``.
+        objective: the loss of each example, such as `longtail.tasks.CLASSIFICATION`.
     """
 
     def __init__(
@@ -65,13 +72,20 @@ class ContinualCallback(Callback):
         score: Callable[[LightningModule, Any], Tensor] | None = None,
         week: str | None = None,
         higher_is_better: bool = True,
+        method: MakeMethod | None = None,
+        objective: Objective | None = None,
     ) -> None:
         if earlier is not None and score is None:
             raise ValueError("earlier= needs score=, a function of the module and a batch")
+        if method is not None and objective is None:
+            raise ValueError("method= needs objective=, the loss of each example of a batch")
+        self.make_method, self.objective = method, objective
+        self.in_loop: MethodInLoop | None = None
         self.memory, self.dtype, self.names, self.grow = memory, dtype, names, grow
         self.earlier, self.score, self.week = earlier, score, week
         self.higher_is_better = higher_is_better
         self._trains = False
+        self._steps = False  # whether this batch completed an optimizer step
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._trains = False
@@ -79,6 +93,8 @@ class ContinualCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._trains = True
+        if self.make_method is not None:
+            self._enter_loop(trainer, pl_module)
         if trainer.ckpt_path is not None:  # the checkpoint has brought the past along
             warn_of_fresh(self._optimizer(trainer), self._folder(trainer))
             return
@@ -90,8 +106,16 @@ class ContinualCallback(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         optimizer = self._optimizer(trainer)
-        end_task(optimizer)
         folder = self._folder(trainer)
+        if self.in_loop is not None:
+            loader: Any = trainer.train_dataloader
+            self.in_loop.end_task(
+                RowsOfDataset(loader.dataset, loader.collate_fn, _pair, pl_module.device)
+            )
+            del pl_module.training_step  # the class has its own again
+            if trainer.is_global_zero:
+                self.in_loop.save(memory_path(folder).parent)
+        end_task(optimizer)
         save_memory(optimizer, folder, pl_module, dtype=self.dtype, names=self.names)
         self._mend_checkpoints(trainer)
         if self.earlier is not None:
@@ -105,6 +129,33 @@ class ContinualCallback(Callback):
                 "Trainer, and give no ckpt_path: the memory is loaded all the same.",
                 stacklevel=2,
             )
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
+    ) -> None:
+        if self.in_loop is not None:
+            self.in_loop.after_backward()  # unscaled, and before Lightning clips
+            self._steps = True
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *further: Any
+    ) -> None:
+        if self.in_loop is not None and self._steps:
+            self.in_loop.observe()
+            self._steps = False
+
+    def _enter_loop(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the method's loss where the module has its own."""
+        if not pl_module.automatic_optimization:
+            raise ValueError("method= needs automatic optimization: yours calls its own methods")
+        assert self.make_method is not None
+        in_loop = self.in_loop = MethodInLoop(self.make_method(pl_module, self.objective))
+        in_loop.load(memory_path(self._folder(trainer)).parent)
+
+        def training_step(batch: Any, batch_idx: int) -> Tensor:
+            return in_loop.loss(*_pair(batch))
+
+        pl_module.training_step = training_step
 
     def _optimizer(self, trainer: Trainer) -> ContinualAdam:
         found = [x for x in map(continual_adam_in, trainer.optimizers) if x is not None]
@@ -164,3 +215,10 @@ class ContinualCallback(Callback):
                 found = self.score(pl_module, batch)
                 total, count = total + float(found.sum()), count + found.numel()
         return Score(total / max(1, count), count)
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    """Inputs and targets of a batch."""
+    if isinstance(batch, list | tuple) and len(batch) == 2:
+        return batch[0], batch[1]
+    raise ValueError(f"method= needs batches of inputs and targets, not {type(batch).__name__}")
