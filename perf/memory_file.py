@@ -5,14 +5,13 @@
 
 Each measurement is a process of its own, so that its peak memory is its own; "over" is how far the
 peak lies above what the process had before. Both sides write to the same disk, without waiting for
-it, and take turns; times are the best of the rounds and a ratio is that of the bests. The script
-exits with 1 if a bar does not hold (`--no-fail`: it says so).
+it, in turns that begin when the disk has nothing left to do; times are the best of the rounds and a
+ratio is that of the bests. The script exits with 1 if a bar does not hold (`--no-fail`: it says so).
 """
 
 import argparse
 import json
 import os
-import shlex
 import statistics
 import subprocess
 import sys
@@ -22,12 +21,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import provenance
 import torch
 from torch import nn
 
 from longtail import ContinualAdamW, load_memory, save_memory
-from longtail.support.devices import hardware
-from longtail.support.machine import now, versions
 
 AT_MOST = 1.2
 SIZES = {None: 4.0, "bfloat16": 2.0, "uint8": 1.0}
@@ -97,7 +95,6 @@ class Peak:
 
 def measure(what: str, millions: int, folder: Path, dtype: str | None) -> dict[str, float]:
     """One measurement, in a process of its own."""
-    torch.set_num_threads(1)
     ours, theirs = folder / "ours.safetensors", folder / "theirs.pt"
     if what.endswith("save"):
         model, optimizer = remembering(millions)
@@ -139,8 +136,14 @@ def in_a_process(what: str, millions: int, folder: Path, dtype: str | None) -> d
 
 def compare(millions: int, dtype: str | None, rounds: int, folder: Path) -> list[dict[str, Any]]:
     found: dict[str, list[dict[str, float]]] = {}
-    for _ in range(rounds):
-        for what in ("theirs save", "ours save", "theirs load", "ours load"):
+    for number in range(rounds):
+        sides = ("theirs", "ours") if number % 2 else ("ours", "theirs")
+        for what in (f"{side} {act}" for act in ("save", "load") for side in sides):
+            if what.endswith("save"):
+                for old in folder.iterdir():
+                    if old.stem == what.partition(" ")[0]:
+                        old.unlink()
+                os.sync()
             found.setdefault(what, []).append(in_a_process(what, millions, folder, dtype))
     rows = []
     for act in ("save", "load"):
@@ -185,6 +188,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--dtype", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    torch.set_num_threads(1)
     if args.measure:
         found = measure(args.measure, args.parameters[0], args.folder, args.dtype)
         print(json.dumps(found))
@@ -195,15 +199,7 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 rows += compare(millions, dtype, args.rounds, Path(folder))
     if args.json:
-        command = "python perf/memory_file.py " + shlex.join(sys.argv[1:])
-        provenance = {
-            "command": command,
-            "date": now(),
-            "versions": versions(),
-            "hardware": {**hardware("cpu"), "threads": 1},
-            "note": "one thread, other programs on the second core",
-        }
-        args.json.write_text(json.dumps({"provenance": provenance, "rows": rows}, indent=1) + "\n")
+        provenance.write(args.json, rows, "cpu")
     failed = [row for row in rows if row["holds"] is False]
     for row in failed:
         print(f"DOES NOT HOLD: {row}")

@@ -95,13 +95,12 @@ class MethodInLoop:
         self._check_width(inputs, targets)
         loss = self.method.loss((inputs, targets))
         outputs = self.method.outputs
-        if isinstance(self.method, DERPlusPlus) and isinstance(outputs, Tensor):
-            if outputs.dim() > 2 and self.method.objective.remember is None:
-                raise ValueError(
-                    f"DERPlusPlus stores the model's outputs, {tuple(outputs.shape[1:])} numbers "
-                    "an example here: give an objective= with remember and distance, or take "
-                    "Reservoir"
-                )
+        large = isinstance(outputs, Tensor) and outputs.dim() > 2
+        if large and isinstance(self.method, DERPlusPlus) and not self.method.objective.remember:
+            raise ValueError(
+                f"DERPlusPlus stores the model's outputs, {tuple(outputs.shape[1:])} numbers an "
+                "example here: give an objective= with remember and distance, or take Reservoir"
+            )
         self._seen.append(((inputs, targets), outputs))
         return loss
 
