@@ -542,3 +542,37 @@ def test_import_is_quick_and_brings_no_framework() -> None:
         for _ in range(2)
     ]
     assert min(seconds) < 0.02
+
+
+def noisy_steps(model: nn.Module, optimizer: Any, steps: int, tokens: int) -> None:
+    """Targets that cannot be learned: gradients stay as large as they are."""
+    generator = torch.Generator().manual_seed(tokens)
+    for _ in range(steps):
+        batch = torch.randint(tokens, (8,), generator=generator)
+        optimizer.zero_grad()
+        targets = torch.randn(8, 3, generator=generator)
+        (model(batch) - targets).square().mean().backward()
+        optimizer.step()
+
+
+def test_new_rows_move_like_old_ones_with_the_mean_and_too_far_with_zero(tmp_path: Path) -> None:
+    """How far rows of new tokens move in twenty steps, as multiples of a new AdamW's."""
+    model = Words()
+    optimizer = ContinualAdamW(model.parameters(), lr=1e-3)
+    noisy_steps(model, optimizer, 400, tokens=10)
+    optimizer.end_task()
+    save_memory(optimizer, tmp_path, model)
+    moved = {}
+    for rule, policy in (("mean", "task"), ("zero", "task"), ("zero", "task_seen"), ("", "reset")):
+        grown = Words(tokens=12)
+        later = ContinualAdamW(grown.parameters(), lr=1e-3, second_moment=policy, beta3=0.0)
+        if rule:
+            load_memory(later, tmp_path, grown, grow=rule, quiet=True)
+        start = grown.embed.weight.detach().clone()
+        noisy_steps(grown, later, 20, tokens=12)
+        moved[rule, policy] = float((grown.embed.weight.detach() - start)[10:].abs().mean())
+    adam = moved["", "reset"]
+    assert moved["zero", "task"] > 2.5 * moved["mean", "task"]
+    assert moved["zero", "task"] > 3 * adam
+    assert 0.5 * adam < moved["mean", "task"] < 2 * adam
+    assert moved["zero", "task_seen"] == pytest.approx(adam, rel=0.1)
