@@ -108,3 +108,47 @@ def test_what_is_refused() -> None:
     optimizer.step()
     with pytest.raises(ValueError, match="prime\\(\\) comes between tasks"):
         prime(model, batches, loss, optimizer)
+
+
+def test_priming_on_split_images_knows_which_weights_matter() -> None:
+    """Task 1 of the split MNIST miniature, trained with us, or with AdamW and primed afterwards.
+
+    Gradients at the end of training are smaller than those on the way, and so is v; which weights
+    have a large one agrees.
+    """
+    from longtail.benchmarks import load
+
+    spec = load("mnist")
+    benchmark = spec.build(spec.Settings(miniature=True), 0)
+    examples, objective = benchmark.sequence.train(0), benchmark.sequence.objective
+    assert examples is not None
+
+    def mean_loss(model: nn.Module, batch: Any) -> Tensor:
+        return objective.loss(model(batch[0]), batch[1]).mean()
+
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
+    batches = [examples[order[i : i + 10]] for i in range(0, len(examples), 10)] * 2
+    pasts = []
+    for kind in (ContinualAdamW, torch.optim.AdamW):
+        torch.manual_seed(0)
+        model = benchmark.make_model(0)
+        same = {"beta3": 0.0} if kind is ContinualAdamW else {}  # without warm-up it is AdamW
+        optimizer = kind(model.parameters(), lr=1e-3, **same)
+        for batch in batches:
+            optimizer.zero_grad()
+            mean_loss(model, batch).backward()
+            optimizer.step()
+        ours = optimizer
+        if kind is ContinualAdamW:
+            ours.end_task()
+        else:
+            ours = ContinualAdamW(model.parameters())
+            prime(model, batches, mean_loss, ours)
+        v = [ours.state[p]["past_exp_avg_sq"].flatten() for p in model.parameters()]
+        pasts.append(torch.cat(v))
+    trained, primed = pasts
+    known = (trained > 0) & (primed > 0)
+    logs = torch.stack([trained[known].log2(), primed[known].log2()])
+    assert known.float().mean() > 0.1
+    assert torch.corrcoef(logs)[0, 1] > 0.6
+    assert 0.1 < (primed[known] / trained[known]).median() < 1
