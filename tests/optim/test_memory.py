@@ -233,6 +233,15 @@ def test_names_are_those_without_wrappers(tmp_path: Path, wrap: str) -> None:
     assert len(load_memory(optimizer, tmp_path, wrapped).loaded) == 5
 
 
+def test_flattened_parameters_are_refused(tmp_path: Path) -> None:
+    class FullyShardedDataParallel(Words):
+        """Of the name that torch's first FSDP has."""
+
+    model = FullyShardedDataParallel()
+    with pytest.raises(ValueError, match=r"flattens parameters .* use fully_shard \(FSDP2\)"):
+        save_memory(trained(model), tmp_path, model)
+
+
 def test_another_mapping_can_be_given(tmp_path: Path) -> None:
     model = Words()
     save_memory(trained(model), tmp_path, model)

@@ -93,6 +93,11 @@ def aliases_of(
 
 
 def _from_model(optimizer: Any, model: nn.Module) -> dict[Tensor, list[str]]:
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise ValueError(
+            "FullyShardedDataParallel flattens parameters and cuts them up, so that they have no "
+            "names of their own: use fully_shard (FSDP2)"
+        )
     adapters = tuple(getattr(model, "peft_config", None) or ())
     if not adapters:  # it may be wrapped
         inner = (getattr(module, "peft_config", None) for module in model.modules())
