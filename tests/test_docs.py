@@ -18,10 +18,26 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted((DOCS / "methods").glob("*.md")), DOCS / "bring_your_own.md", DOCS / "running.md"]
 PAGES.append(ROOT / "README.md")
+# Pages whose code needs the frameworks they are about, and which warn of their own affairs.
+FRAMEWORKS = {
+    DOCS / "every_week.md": ("transformers", "accelerate", "lightning"),
+    DOCS / "integrations" / "hf.md": ("transformers", "accelerate"),
+    DOCS / "integrations" / "lightning.md": ("lightning",),
+    DOCS / "integrations" / "others.md": ("accelerate",),
+    DOCS / "integrations" / "peft.md": ("peft", "transformers"),
+}
 ALL_PAGES = [ROOT / "README.md", ROOT / "REPRODUCIBILITY.md", ROOT / "CONTRIBUTING.md"]
 ALL_PAGES += [*sorted(DOCS.rglob("*.md")), *sorted((ROOT / "results").glob("*/README.md"))]
 BLOCK = re.compile(r"^```(python|bash|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+
+
+@pytest.mark.parametrize("page", FRAMEWORKS, ids=lambda page: page.stem)
+@pytest.mark.filterwarnings("ignore")
+def test_examples_with_frameworks_run(page, tmp_path, monkeypatch):
+    for package in FRAMEWORKS[page]:
+        pytest.importorskip(package)
+    test_examples_run(page, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -4,9 +4,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longtail.names import __version__ as __version__
-    from longtail.optim import ContinualAdam, ContinualAdamW, end_task
+    from longtail.optim import (
+        ContinualAdam,
+        ContinualAdamW,
+        end_task,
+        load_memory,
+        prime,
+        reset,
+        save_memory,
+    )
 
-__all__ = ["ContinualAdam", "ContinualAdamW", "end_task"]
+__all__ = [
+    "ContinualAdam",
+    "ContinualAdamW",
+    "end_task",
+    "load_memory",
+    "prime",
+    "reset",
+    "save_memory",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ from helpers.optimizers import (
 from torch import Tensor
 from torch.nn import Parameter
 
+import longtail
 from longtail import ContinualAdam, ContinualAdamW, end_task
 
 
@@ -189,14 +190,50 @@ def test_end_task_prefers_the_innermost_when_a_wrapper_poses_as_the_class() -> N
 
 
 def test_end_task_says_what_it_was_given() -> None:
-    with pytest.raises(TypeError, match=r"no ContinualAdam or ContinualAdamW inside .*Wrapper"):
-        end_task(Wrapper(torch.optim.SGD(parameters((2,)))))
+    with pytest.raises(TypeError, match=r"end_task\(\) does not know the state of .*Rprop"):
+        end_task(Wrapper(torch.optim.Rprop(parameters((2,)))))
     with pytest.raises(TypeError, match="NoneType"):
         end_task(None)
     loop = SimpleNamespace()
     loop.optimizer = loop
     with pytest.raises(TypeError, match="SimpleNamespace"):
         end_task(loop)
+    with pytest.raises(ValueError, match="ContinualAdam has first_moment and second_moment for"):
+        end_task(ContinualAdam(parameters((2,))), first="reset")
+
+
+def test_end_task_of_an_optimizer_that_is_not_ours() -> None:
+    params = parameters((2,))
+    optimizer = torch.optim.AdamW(params)
+    train(optimizer, params, range(3))
+    kept = optimizer.state[params[0]]["exp_avg_sq"].clone()
+    edit = end_task(Wrapper(optimizer))
+    assert str(edit) == "AdamW, 1 parameters: reset exp_avg; kept step, exp_avg_sq"
+    assert not optimizer.state[params[0]]["exp_avg"].any()
+    assert torch.equal(optimizer.state[params[0]]["exp_avg_sq"], kept)
+    edit = end_task(optimizer, second="reset")
+    assert optimizer.state[params[0]]["step"] == 0
+    assert not optimizer.state[params[0]]["exp_avg_sq"].any()
+    train(optimizer, params, range(3))
+    longtail.reset(Wrapper(optimizer))
+    assert not optimizer.state
+
+
+def test_reset_forgets_all_tasks(implementation: dict[str, Any]) -> None:
+    a, b = parameters((3,), (2,)), parameters((3,), (2,))
+    optimizer = ContinualAdamW(a, first_moment="task", **implementation)
+    begun = [p.detach().clone() for p in a]
+    train(optimizer, a, range(6), boundary_after=[2, 4])
+    edit = longtail.reset(Wrapper(optimizer))
+    assert "past_exp_avg_sq" in edit.reset
+    assert "tasks seen: 0\nsteps remembered: 0\n" in repr(optimizer)
+    with torch.no_grad():
+        for p, start in zip(a, begun, strict=True):
+            p.copy_(start)
+    new = ContinualAdamW(b, first_moment="task", **implementation)
+    train(optimizer, a, range(6), boundary_after=[2])
+    train(new, b, range(6), boundary_after=[2])
+    assert_same(a, b)
 
 
 def test_accelerate() -> None:

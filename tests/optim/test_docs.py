@@ -10,7 +10,10 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "continual_adam.md"
 
 
-@pytest.mark.parametrize("name", ["continual_adam", "continual_adamw", "boundary"])
+@pytest.mark.parametrize(
+    "name",
+    [*("continual_adam", "continual_adamw", "boundary"), *("memory", "param_names", "prime")],
+)
 def test_docstring_examples(name: str) -> None:
     module = importlib.import_module(f"longtail.optim.{name}")
     result = doctest.testmod(module)

@@ -270,3 +270,63 @@ def test_the_state_of_a_model_of_other_shapes_is_refused(implementation: dict[st
         train(second, b, range(1))
     with pytest.raises(ValueError, match=r"Invalid exp_avg: of shape \(100, 8\)"):
         second.end_task()
+
+
+def named(params: list[Parameter], names: str = "abc") -> list[tuple[str, Parameter]]:
+    return list(zip(names, params, strict=False))
+
+
+def test_parameters_in_another_order_are_loaded_by_name(implementation: dict[str, Any]) -> None:
+    """Of equal shapes, they were swapped without a word."""
+    a = parameters((3,), (3,), (3,))
+    first = ContinualAdamW(named(a), lr=0.1, **implementation)
+    train(first, a, range(6), boundary_after=[3])
+    b = twins(a)
+    second = ContinualAdamW(named(b)[::-1], **implementation)
+    second.load_state_dict(saved_and_loaded(first.state_dict()))
+    assert second.param_groups[0]["param_names"] == ["c", "b", "a"]
+    assert second.param_groups[0]["lr"] == 0.1
+    assert_same(states(second, b), states(first, a))
+    train(first, a, range(6, 9))
+    train(second, b, range(6, 9))
+    assert_same(b, a)
+
+
+def test_groups_in_another_order_keep_their_settings() -> None:
+    a = parameters((3,), (3,), (3,))
+    first = ContinualAdamW([{"params": named(a)[:1], "lr": 0.5}, {"params": named(a)[1:]}])
+    train(first, a, range(3))
+    b = twins(a)
+    second = ContinualAdamW(
+        [{"params": named(b)[2:]}, {"params": named(b)[1::-1][:1]}, {"params": named(b)[:1]}]
+    )
+    second.load_state_dict(first.state_dict())
+    assert [group["lr"] for group in second.param_groups] == [1e-3, 1e-3, 0.5]
+    assert_same(states(second, b), states(first, a))
+    mixed = ContinualAdamW([{"params": named(b)}])
+    with pytest.raises(ValueError, match="of one group were saved in 2 groups"):
+        mixed.load_state_dict(first.state_dict())
+
+
+def test_other_names_are_refused_and_wrappers_prefixes_are_not() -> None:
+    a = parameters((3,), (3,))
+    first = ContinualAdamW(named(a))
+    train(first, a, range(3), boundary_after=[2])
+    second = ContinualAdamW(named(a, "ax"))
+    with pytest.raises(ValueError, match="it lacks x, the optimizer lacks b; load_memory"):
+        second.load_state_dict(first.state_dict())
+    assert not second.state
+    wrapped = ContinualAdamW([(f"module._orig_mod.{name}", p) for name, p in named(a)[::-1]])
+    wrapped.load_state_dict(first.state_dict())
+    assert_same(states(wrapped, a), states(first, a))
+    by_order = ContinualAdamW(a)  # one side without names: as ever
+    by_order.load_state_dict(first.state_dict())
+    assert_same(states(by_order, a), states(first, a))
+
+
+def test_print_shows_what_is_remembered() -> None:
+    a = parameters((3,), (2,))
+    optimizer = ContinualAdamW(a)
+    assert "tasks seen: 0\nsteps remembered: 0\n" in repr(optimizer)
+    train(optimizer, a, range(7), boundary_after=[1, 4])
+    assert "tasks seen: 2\nsteps remembered: 5\n" in repr(optimizer)

@@ -182,13 +182,20 @@ class ContinualAdam(Optimizer):
         return unmarked(super().state_dict)()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` gave, ours or that of ``torch.optim.Adam`` / ``AdamW``."""
+        """Load what :meth:`state_dict` gave, ours or that of ``torch.optim.Adam`` / ``AdamW``.
+
+        Where both sides know the names of their parameters (``model.named_parameters()``), each
+        parameter gets the state of its name, whatever the order; names that differ are an error.
+        Otherwise the order counts, as for any torch optimizer. Settings are the saved ones;
+        :func:`longtail.load_memory` leaves them alone.
+        """
         with _state.undoing_casts(self):
             unmarked(super().load_state_dict)(state_dict)
 
     def __repr__(self) -> str:
         tasks = max((int(group["tasks_seen"]) for group in self.param_groups), default=0)
-        lines = [f"{type(self).__name__} (", f"tasks seen: {tasks}"]
+        steps = max((int(s.get("past_steps", 0)) for s in self.state.values()), default=0)
+        lines = [f"{type(self).__name__} (", f"tasks seen: {tasks}", f"steps remembered: {steps}"]
         for i, group in enumerate(self.param_groups):
             lines.append(f"Parameter Group {i}")
             shown = {**group, "tasks_seen": int(group["tasks_seen"])}

@@ -17,12 +17,15 @@ memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, _get_scalar_dtype
+
+from longtail.optim.param_names import normalise
 
 MOMENTS = {
     "first_moment": ("reset", "ema", "task"),
@@ -326,18 +329,63 @@ def complete_group(group: dict[str, Any], defaults: dict[str, Any]) -> None:
     group["tasks_seen"] = task_count(group)
 
 
+def in_order_of_names(
+    loaded: dict[str, Any], groups: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A checkpoint with its parameters in the order of ``groups``, where both sides have names.
+
+    Raises:
+        ValueError: if the names differ, or parameters of one group were saved in several, whose
+            settings may differ.
+    """
+    saved = loaded["param_groups"]
+    if not all("param_names" in group for group in (*groups, *saved)):
+        return loaded
+    places = {
+        normalise(name): (number, index)
+        for number, group in enumerate(saved)
+        for name, index in zip(group["param_names"], group["params"], strict=True)
+    }
+    names = [[normalise(name) for name in group["param_names"]] for group in groups]
+    own = {name for group in names for name in group}
+    if own != places.keys():
+        raise ValueError(
+            "The checkpoint's parameters have other names: "
+            + _some("it lacks", own - places.keys(), "the optimizer lacks", places.keys() - own)
+            + "; load_memory() takes what fits"
+        )
+    ordered = []
+    for group, known in zip(groups, names, strict=True):
+        sources = {places[name][0] for name in known}
+        if len(sources) > 1:
+            raise ValueError(
+                f"The parameters of one group were saved in {len(sources)} groups, as those of "
+                f"{known[0]} and others; load_memory() loads them by name"
+            )
+        settings = saved[sources.pop()] if sources else group
+        params = [places[name][1] for name in known]
+        ordered.append({**settings, "params": params, "param_names": group["param_names"]})
+    return {**loaded, "param_groups": ordered}
+
+
+def _some(a: str, missing: AbstractSet[str], b: str, more: AbstractSet[str]) -> str:
+    parts = [f"{what} {min(names)}" for what, names in ((a, missing), (b, more)) if names]
+    return ", ".join(parts)
+
+
 @contextmanager
 def undoing_casts(optimizer: Optimizer) -> Iterator[None]:
     """Within it, ``Optimizer.load_state_dict`` leaves our state as it was saved."""
     final: dict[str, Any] = {}
 
-    def capture(_: Optimizer, loaded: dict[str, Any]) -> None:
+    def capture(_: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
         if any(group.get("amsgrad") for group in loaded["param_groups"]):
             name = type(optimizer).__name__
             raise ValueError(f"{name} cannot load a checkpoint with amsgrad=True")
         for group in loaded["param_groups"]:
             check_moments({**optimizer.defaults, **group})
-        final.update(loaded)
+        final.update(in_order_of_names(loaded, optimizer.param_groups))
+        return final
 
     def restore(_: Optimizer) -> None:
         ids = [i for group in final["param_groups"] for i in group["params"]]

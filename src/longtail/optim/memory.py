@@ -1,0 +1,612 @@
+r"""What Continual Adam knows, as a file beside the weights.
+
+A memory holds, by parameter *name*, the average second moment of all earlier tasks
+(:math:`v_c`), the steps it was taken over (c), and the number of tasks; with
+``first_moment="task"`` or ``"ema"`` also the first moment that is kept. Settings are not part of
+it: learning rate, decay, betas, policy, groups and their order are this week's.
+
+    save_memory(optimizer, "model/", model)        # model/longtail_memory.safetensors
+
+    optimizer = ContinualAdamW(model.parameters(), lr=5e-4)     # next week, another process
+    load_memory(optimizer, "model/", model)
+
+The file is safetensors, 4 bytes a parameter, with ``dtype="bfloat16"`` 2 and with ``dtype="uint8"``
+1 (``codes.py``). Its metadata say in JSON what made it. Under any policy the file has one meaning,
+an estimate of :math:`E[g^2]` over c steps: for ``second_moment="ema"`` the moving average is
+divided by :math:`1 - \beta_2^c` when it is saved and multiplied by it when it is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim.optimizer import _get_scalar_dtype
+
+from longtail.names import __version__
+from longtail.optim import codes
+from longtail.optim.continual_adam import ContinualAdam
+from longtail.optim.param_names import Renaming, aliases_of
+from longtail.optim.state import Settings, fold, gather, state_dtype
+from longtail.optim.tensor_file import (
+    Entry,
+    Header,
+    TensorFileError,
+    read_header,
+    read_tensor,
+    write_tensors,
+)
+from longtail.optim.wrappers import required
+
+FILE_NAME = "longtail_memory.safetensors"
+FORMAT = "longtail memory"
+VERSION = 1
+GROWTH = ("mean", "zero")
+SECOND, FIRST_OF_TASKS, FIRST_MOVING = "past_exp_avg_sq", "past_exp_avg", "exp_avg"
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "uint8": torch.uint8}
+
+
+class Change(NamedTuple):
+    """A parameter, with its shape in the file and in the model; None where it is not there."""
+
+    name: str
+    saved: tuple[int, ...] | None
+    shape: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        shapes = [_by(shape) for shape in (self.saved, self.shape) if shape is not None]
+        return f"{self.name} {' -> '.join(shapes)}"
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """What `load_memory` found for whom; printed, it is one line.
+
+    Attributes:
+        path: the file.
+        tasks: how many tasks it remembers.
+        steps: the most steps that it remembers of a parameter.
+        loaded: parameters that have their past as it was.
+        new: parameters that the file does not know, which start without a past.
+        grown: parameters with rows, or columns, that the file does not know.
+        shrunk: parameters that have lost rows, or columns, at the end.
+        dropped: what the file knows and nobody wants.
+    """
+
+    path: Path
+    tasks: int
+    steps: int
+    loaded: tuple[Change, ...] = ()
+    new: tuple[Change, ...] = ()
+    grown: tuple[Change, ...] = ()
+    shrunk: tuple[Change, ...] = ()
+    dropped: tuple[Change, ...] = ()
+
+    def __str__(self) -> str:
+        counts = [f"{len(self.loaded)} loaded"]
+        for what in ("new", "grown", "shrunk", "dropped"):
+            changes: tuple[Change, ...] = getattr(self, what)
+            named = ", ".join(map(str, changes[:3])) + (", ..." if len(changes) > 3 else "")
+            counts.append(f"{len(changes)} {what}" + (f" ({named})" if named else ""))
+        past = f"{_count(self.tasks, 'task')}, {_count(self.steps, 'step')}"
+        return f"memory of {past} from {self.path}: {', '.join(counts)}"
+
+
+class Record(NamedTuple):
+    """What the header says of a parameter."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    steps: int
+    tasks: int
+
+
+def memory_path(path: str | os.PathLike[str]) -> Path:
+    """The file of a memory: ``path`` itself if it ends in .safetensors, else in that folder."""
+    path = Path(path)
+    return path if path.suffix == ".safetensors" else path / FILE_NAME
+
+
+def save_memory(
+    optimizer: Any,
+    path: str | os.PathLike[str],
+    model: nn.Module | None = None,
+    *,
+    dtype: torch.dtype | str | None = None,
+    names: Renaming | None = None,
+) -> Path:
+    """Write what the optimizer remembers, by parameter name.
+
+    In the middle of a task this writes what :meth:`~longtail.ContinualAdam.end_task` would leave,
+    and leaves the optimizer as it is. Where several processes train one model, all of them call it
+    (sharded parameters are gathered one by one) and the first one writes.
+
+    Args:
+        optimizer: a Continual Adam, or a wrapper around one.
+        path: a file that ends in ``.safetensors``, or a folder, which may be made, in which the
+            file is ``longtail_memory.safetensors``.
+        model: whose parameters the optimizer has; may be left out for an optimizer that was made
+            from ``model.named_parameters()``.
+        dtype: ``"float32"``, ``"bfloat16"`` or ``"uint8"`` (a code of the logarithm, within 12% of
+            v; first moments, which have signs, are then bfloat16). By default as it is in memory,
+            float32 but for float64 parameters.
+        names: a mapping or function that renames parameters, once the prefixes of DDP,
+            ``torch.compile``, FSDP and PEFT are gone.
+
+    Returns:
+        The path of the file.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from longtail import ContinualAdamW, load_memory, save_memory
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = ContinualAdamW(model.parameters())
+        >>> _ = model(torch.ones(1, 2)).backward(), optimizer.step(), optimizer.end_task()
+        >>> folder = tempfile.mkdtemp()
+        >>> save_memory(optimizer, folder, model).name
+        'longtail_memory.safetensors'
+        >>> later = ContinualAdamW(model.parameters(), lr=5e-4)
+        >>> load_memory(later, folder, model, quiet=True).tasks
+        1
+    """
+    inner = required(optimizer, "save_memory()")
+    target = memory_path(path)
+    stored = _stored_dtype(dtype)
+    aliases = aliases_of(inner, model, names)
+    records, entries, sources = _plan(inner, aliases, stored)
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "memory": json.dumps(_described(inner, records, stored)),
+    }
+
+    def tensor_of(key: str) -> Tensor:
+        kind, _, name = key.partition("/")
+        parameter, group = sources[name]
+        whole = _whole(_kept(kind, parameter, inner.state[parameter], group))
+        return _converted(_real(whole), entries[key].dtype)
+
+    _warn_of_accidents(target, records)
+    if _rank() == 0:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(target, entries, metadata, tensor_of)
+    elif sharded := [key for key in entries if _is_sharded(sources[key.partition("/")[2]][0])]:
+        for key in sharded:  # gathering takes all of them
+            tensor_of(key)
+    if any(map(_is_sharded, aliases)):
+        dist.barrier()
+    return target
+
+
+def load_memory(
+    optimizer: Any,
+    path: str | os.PathLike[str],
+    model: nn.Module | None = None,
+    *,
+    names: Renaming | None = None,
+    grow: str = "mean",
+    strict: bool = True,
+    quiet: bool = False,
+) -> MemoryReport:
+    """Give the optimizer a past that `save_memory` wrote, and leave its settings as they are.
+
+    Parameters that the file does not know start without a past. One that differs from the file's
+    in the size of one dimension (more tokens, more classes) keeps the rows that it shares with it,
+    which are the first ones; ``grow`` fills the others.
+
+    Args:
+        optimizer: a Continual Adam, or a wrapper around one.
+        path: as for `save_memory`.
+        model: as for `save_memory`.
+        names: a mapping or function from the model's names to the file's.
+        grow: ``"mean"`` gives new rows the mean of the old ones, ``"zero"`` no past. A row with
+            v_c = 0 takes sqrt((t + c) / t) times Adam's step, unless the policy is ``"task_seen"``.
+        strict: raise for a parameter whose shape fits in no such way; otherwise it starts without
+            a past.
+        quiet: do not print the report.
+
+    Returns:
+        What was loaded, new, grown, shrunk and dropped.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: for a file that is none of ours, cut off or of a newer version, or that does
+            not fit; nothing has been loaded then.
+    """
+    if grow not in GROWTH:
+        raise ValueError(f"Invalid grow: {grow!r}, must be one of {', '.join(map(repr, GROWTH))}")
+    inner = required(optimizer, "load_memory()")
+    aliases = aliases_of(inner, model, names)
+    target = memory_path(path)
+    try:
+        with open(target, "rb") as file:
+            loading = _Loading.of(target, file, read_header(file, FORMAT), grow)
+            chosen = loading.match(aliases, strict=strict)
+            loading.check(inner, chosen)
+            loading.into(inner, chosen)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"There is no memory at {target}; save_memory() makes one"
+        ) from None
+    except TensorFileError as error:
+        raise ValueError(f"Cannot load {target}: {error}") from None
+    if not quiet and _rank() == 0:
+        print(loading.report)
+    return loading.report
+
+
+def remembered(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """How many tasks and steps a memory holds; 0 and 0 where there is none that can be read."""
+    try:
+        with open(memory_path(path), "rb") as file:
+            header = read_header(file, FORMAT)
+        memory = json.loads(header.metadata["memory"])
+        steps = [int(record["steps"]) for record in memory["parameters"].values()]
+        return int(memory["tasks"]), max(steps, default=0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0, 0
+
+
+def _warn_of_accidents(target: Path, records: dict[str, Record]) -> None:
+    """One warning where a save is hardly what was meant."""
+    if not records:
+        warnings.warn(
+            f"Nothing is remembered in {target}: the optimizer has taken no step and has no past",
+            stacklevel=3,
+        )
+        return
+    own = max((record.tasks, record.steps) for record in records.values())
+    there = remembered(target)
+    if own < there:
+        warnings.warn(
+            f"{target} remembers {_count(there[0], 'task')} and {_count(there[1], 'step')}, and is "
+            f"replaced by {_count(own[0], 'task')} and {_count(own[1], 'step')}: was load_memory() "
+            "left out?",
+            stacklevel=3,
+        )
+
+
+def _plan(
+    optimizer: ContinualAdam, aliases: dict[Tensor, list[str]], stored: torch.dtype | None
+) -> tuple[dict[str, Record], dict[str, Entry], dict[str, tuple[Tensor, dict[str, Any]]]]:
+    """What will be in the file: records and entries by name, and where the tensors come from."""
+    records: dict[str, Record] = {}
+    entries: dict[str, Entry] = {}
+    sources: dict[str, tuple[Tensor, dict[str, Any]]] = {}
+    for group in optimizer.param_groups:
+        states = {p: optimizer.state[p] for p in group["params"] if optimizer.state.get(p)}
+        took = any(int(state.get("step", 0)) for state in states.values())
+        tasks = int(group["tasks_seen"]) + took
+        for parameter, state in states.items():
+            steps = int(state.get("step", 0)) + int(state.get("past_steps", 0))
+            if not steps:
+                continue
+            name, *_ = names = aliases[parameter]
+            records[name] = Record(tuple(names), tuple(parameter.shape), steps, tasks)
+            sources[name] = parameter, group
+            shape = (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
+            for kind in _kinds(group):
+                entries[f"{kind}/{name}"] = Entry(_dtype_of(kind, parameter, stored), shape)
+    return records, entries, sources
+
+
+def _kinds(group: dict[str, Any]) -> list[str]:
+    """What the group's policy keeps beyond a boundary."""
+    kinds = [] if group["second_moment"] == "reset" else [SECOND]
+    first = {"task": FIRST_OF_TASKS, "ema": FIRST_MOVING}.get(group["first_moment"])
+    return kinds + ([first] if first else [])
+
+
+def _kept(kind: str, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+    """One of the `_kinds` as `end_task` would leave it, without touching the state."""
+    steps = int(state.get("step", 0)) + int(state.get("past_steps", 0))
+    if int(state.get("step", 0)):
+        state = _ended(parameter, state, group)
+    if kind == SECOND and group["second_moment"] == "ema":
+        return state["exp_avg_sq"] / (1 - float(group["betas"][1]) ** steps)
+    kept = state.get(kind)
+    return torch.zeros_like(parameter, dtype=state_dtype(parameter)) if kept is None else kept
+
+
+def _ended(parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a parameter's state in which the task has ended."""
+    state = {key: x.clone() if isinstance(x, Tensor) else x for key, x in state.items()}
+    settings = Settings.of(group, decoupled_weight_decay=False)
+    with torch.no_grad():
+        for tensors in gather({parameter: state}, {**group, "params": [parameter]}):
+            fold(tensors, settings)
+    return state
+
+
+def _described(
+    optimizer: ContinualAdam, records: dict[str, Record], stored: torch.dtype | None
+) -> dict[str, Any]:
+    """The JSON of the header: what is remembered, and what made it."""
+    settings = ("lr", "betas", "beta3", "eps", "weight_decay", "first_moment", "second_moment")
+    described: dict[str, Any] = {
+        "tasks": max((record.tasks for record in records.values()), default=0),
+        "parameters": {
+            name: {
+                "shape": record.shape,
+                "steps": record.steps,
+                "tasks": record.tasks,
+                **({"also": record.names[1:]} if record.names[1:] else {}),
+            }
+            for name, record in records.items()
+        },
+        "made_by": {
+            "longtail": __version__,
+            "torch": torch.__version__,
+            "optimizer": type(optimizer).__name__,
+            "groups": [
+                {key: _plain(group[key]) for key in settings} for group in optimizer.param_groups
+            ],
+        },
+    }
+    if stored == torch.uint8:
+        described["code"] = {"per_octave": codes.PER_OCTAVE, "offset": codes.OFFSET}
+    return described
+
+
+@dataclass
+class _Loading:
+    """A file being loaded."""
+
+    path: Path
+    file: IO[bytes]
+    header: Header
+    grow: str
+    memory: dict[str, Any]
+    records: dict[str, Record]
+    report: MemoryReport = field(init=False)
+
+    @classmethod
+    def of(cls, path: Path, file: IO[bytes], header: Header, grow: str) -> _Loading:
+        version = header.metadata.get("version", "")
+        if version != str(VERSION):
+            raise TensorFileError(
+                f"it has version {version!r} of the format and this longtail knows {VERSION}; "
+                "a newer longtail wrote it"
+            )
+        try:
+            memory = json.loads(header.metadata["memory"])
+            records = {
+                name: Record(
+                    (name, *described.get("also", ())),
+                    tuple(described["shape"]),
+                    int(described["steps"]),
+                    int(described["tasks"]),
+                )
+                for name, described in memory["parameters"].items()
+            }
+            int(memory["tasks"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise TensorFileError("its description is damaged") from None
+        return cls(path, file, header, grow, memory, records)
+
+    def match(
+        self, aliases: dict[Tensor, list[str]], *, strict: bool
+    ) -> dict[Tensor, tuple[str, Record]]:
+        """Which record each parameter gets; writes the report on the way."""
+        by_name = {alias: name for name, record in self.records.items() for alias in record.names}
+        chosen: dict[Tensor, tuple[str, Record]] = {}
+        changes: dict[str, list[Change]] = {kind: [] for kind in ("loaded", "new", "grown")}
+        changes |= {"shrunk": [], "dropped": []}
+        used: set[str] = set()
+        for parameter, names in aliases.items():
+            shape = tuple(parameter.shape)
+            name = next((by_name[alias] for alias in names if alias in by_name), None)
+            if name is None:
+                changes["new"].append(Change(names[0], None, shape))
+                continue
+            record = self.records[name]
+            change = Change(names[0], record.shape, shape)
+            fit = _fit(record.shape, shape)
+            if fit is None:
+                if strict:
+                    raise ValueError(
+                        f"Cannot load {self.path}: {names[0]} has shape {_by(record.shape)} in "
+                        f"the file and {_by(shape)} in the model (strict=False leaves it out)"
+                    )
+                changes["new"].append(change)
+                continue
+            used.add(name)
+            chosen[parameter] = name, record
+            changes[fit].append(change)
+        self._check_overlap(aliases, used, strict=strict)
+        for name, record in self.records.items():
+            if name not in used:
+                changes["dropped"].append(Change(name, record.shape, None))
+        steps = max((record.steps for record in self.records.values()), default=0)
+        found: dict[str, Any] = {key: tuple(value) for key, value in changes.items()}
+        self.report = MemoryReport(self.path, int(self.memory["tasks"]), steps, **found)
+        return chosen
+
+    def _check_overlap(
+        self, aliases: dict[Tensor, list[str]], used: set[str], *, strict: bool
+    ) -> None:
+        if strict and self.records and aliases and not used:
+            ours, theirs = next(iter(aliases.values()))[0], next(iter(self.records))
+            raise ValueError(
+                f"Cannot load {self.path}: none of its {len(self.records)} names is one of the "
+                f"model's; the first is {theirs!r} there and {ours!r} here (names= renames)"
+            )
+
+    def check(self, optimizer: ContinualAdam, chosen: Mapping[Tensor, tuple[str, Record]]) -> None:
+        """Raise where the file lacks what this week's policy averages over."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter not in chosen:
+                    continue
+                name, _ = chosen[parameter]
+                for kind in _kinds(group):
+                    if kind != FIRST_MOVING and f"{kind}/{name}" not in self.header.entries:
+                        setting = "second_moment" if kind == SECOND else "first_moment"
+                        raise ValueError(
+                            f"Cannot load {self.path}: {setting}={group[setting]!r} needs a past "
+                            f"that was not kept; it was saved under another {setting}"
+                        )
+
+    def into(self, optimizer: ContinualAdam, chosen: Mapping[Tensor, tuple[str, Record]]) -> None:
+        """Put the past into the optimizer's state, in place where it has one."""
+        for group in optimizer.param_groups:
+            tasks = [
+                record.tasks
+                for parameter in group["params"]
+                if parameter in chosen
+                for record in [self._restore(optimizer.state[parameter], parameter, group, chosen)]
+            ]
+            if tasks:
+                group["tasks_seen"].fill_(max(tasks))
+
+    def _restore(
+        self,
+        state: dict[str, Any],
+        parameter: Tensor,
+        group: dict[str, Any],
+        chosen: Mapping[Tensor, tuple[str, Record]],
+    ) -> Record:
+        name, record = chosen[parameter]
+        kinds = _kinds(group)
+        for kind in kinds:
+            entry = self.header.entries.get(f"{kind}/{name}")
+            if entry is None:
+                continue
+            if kind == SECOND and group["second_moment"] == "ema":
+                loaded = self._tensor(entry, parameter, state.get("exp_avg_sq"))
+                state["exp_avg_sq"] = loaded.mul_(1 - float(group["betas"][1]) ** record.steps)
+            else:
+                state[kind] = self._tensor(entry, parameter, state.get(kind))
+        # A policy that keeps nothing has no past to weigh; its tasks are counted all the same.
+        steps = float(record.steps) if kinds else 0.0
+        if isinstance(state.get("past_steps"), Tensor):
+            state["past_steps"].fill_(steps)
+        else:  # the first step makes what is still missing, and moves the count beside its own
+            state["past_steps"] = torch.tensor(steps, dtype=_get_scalar_dtype())
+        return record
+
+    def _tensor(self, entry: Entry, parameter: Tensor, target: Tensor | None) -> Tensor:
+        """A tensor of the file like the parameter, in ``target`` if that is there."""
+        wanted = (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
+        dtype = state_dtype(parameter)
+        plain = not _is_sharded(parameter) and parameter.device.type == "cpu"
+        direct = plain and entry.dtype == dtype and entry.shape == wanted
+        if direct and target is None and _is_contiguous(parameter):
+            target = torch.empty(parameter.shape, dtype=dtype)
+        if direct and target is not None and target.is_contiguous():
+            read_tensor(self.file, entry, _real(target))
+            return target
+        value = read_tensor(self.file, entry)
+        if entry.dtype == torch.uint8:
+            code = self.memory.get("code", {})
+            value = codes.decode(value, **code)
+        real = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
+        value = _resized(value.to(real), wanted, self.grow)
+        if parameter.is_complex():
+            value = torch.view_as_complex(value.contiguous())
+        return _placed(value, parameter, target)
+
+
+def _fit(saved: tuple[int, ...], shape: tuple[int, ...]) -> str | None:
+    """How a parameter's shape follows from the file's; None if it does not."""
+    if saved == shape:
+        return "loaded"
+    different = [i for i, (a, b) in enumerate(zip(saved, shape, strict=False)) if a != b]
+    if len(saved) != len(shape) or len(different) != 1 or not saved[different[0]]:
+        return None
+    return "grown" if shape[different[0]] > saved[different[0]] else "shrunk"
+
+
+def _resized(value: Tensor, shape: tuple[int, ...], grow: str) -> Tensor:
+    """The value with its last rows cut off, or with rows added by the rule ``grow``."""
+    for dim, size in enumerate(shape):
+        missing = size - value.shape[dim]
+        if missing < 0:
+            value = value.narrow(dim, 0, size)
+        elif missing:
+            rows = value.mean(dim, keepdim=True) if grow == "mean" else value.new_zeros(())
+            added = [*value.shape]
+            added[dim] = missing
+            value = torch.cat([value, rows.expand(added)], dim)
+    return value
+
+
+def _placed(value: Tensor, parameter: Tensor, target: Tensor | None) -> Tensor:
+    """The value in ``target``, or in a new tensor laid out (and sharded) like the parameter."""
+    if _is_sharded(parameter):
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        assert isinstance(parameter, DTensor)
+        mesh, placements = parameter.device_mesh, parameter.placements
+        value = value.to(parameter.device)
+        value = distribute_tensor(value, mesh, placements, src_data_rank=None)
+    if target is None:
+        target = torch.empty_like(parameter, dtype=state_dtype(parameter), requires_grad=False)
+    return target.detach().copy_(value)
+
+
+def _converted(value: Tensor, dtype: torch.dtype) -> Tensor:
+    value = value.detach().cpu().contiguous()
+    if dtype == torch.uint8:
+        return codes.encode(value)
+    return value.to(dtype)
+
+
+def _dtype_of(kind: str, parameter: Tensor, stored: torch.dtype | None) -> torch.dtype:
+    if stored is None:
+        own = state_dtype(parameter)
+        return torch.float64 if own in (torch.float64, torch.complex128) else torch.float32
+    return torch.bfloat16 if stored == torch.uint8 and kind != SECOND else stored
+
+
+def _stored_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    if dtype is None:
+        return None
+    chosen = _DTYPES.get(str(dtype).removeprefix("torch."))
+    if chosen is None:
+        known = ", ".join(map(repr, _DTYPES))
+        raise ValueError(f"Invalid dtype: {dtype}, must be one of {known}")
+    return chosen
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "full_tensor")
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _is_contiguous(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.layout == torch.strided
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON has it."""
+    if isinstance(value, Tensor):
+        return float(value)
+    return [float(x) for x in value] if isinstance(value, tuple) else value
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) if shape else "()"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
