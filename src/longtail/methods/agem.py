@@ -2,9 +2,9 @@ r"""A-GEM: averaged gradient episodic memory (Chaudhry et al., 2019).
 
     g̃ = g - (gᵀ r / rᵀ r) r      if gᵀ r < 0, else g
 
-g is the gradient of the new batch, r that of `draw` examples from a buffer with equal space per
-task: a step may not increase their average loss. The fewer they are, the noisier is the direction
-that is protected. Each replica projects for itself.
+g is the gradient of the new batch, r that of `draw` different examples (or all) from a buffer with
+equal space per task: a step may not increase their average loss. The fewer they are, the noisier is
+the direction that is protected. Each replica projects for itself.
 """
 
 from __future__ import annotations
@@ -51,11 +51,7 @@ class AGEM(Method):
         if len(self.buffer):
             n = size_of(batch)
             inputs, targets = self.buffer.draw(self.draw_size(n))
-            weights = self.row_weights
-            if self.settings.draw:
-                self.row_weights = None  # they are the batch's, and this draw is never padded
-            loss = n * self.mean_loss(self.model(inputs), targets)
-            self.row_weights = weights
+            loss = n * self.mean_loss(self.model(inputs), targets, drawn=True)
             self.reference = loss if self.reference is None else self.reference + loss
         return super().loss(batch)
 
