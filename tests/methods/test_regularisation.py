@@ -197,10 +197,10 @@ def test_a_weight_where_its_tasks_left_it_is_not_pulled_at_all(cls) -> None:
         method.after_backward()
         method.end_task(examples)
     assert max(F_.max() for F_ in method.sum_F) > 0
-    model.zero_grad()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
     method.after_backward()
     for p in model.parameters():
-        assert p.grad is not None
         assert not p.grad.any()
 
 
@@ -266,7 +266,8 @@ def test_ewcpp_averages_squared_task_gradients_and_pulls_to_the_last_task() -> N
         torch.testing.assert_close(a, b)
 
 
-def test_a_parameter_outside_the_loss_is_still_pulled_back() -> None:
+def test_a_parameter_outside_the_loss_is_not_pulled_and_the_others_are() -> None:
+    """The pull alone would be a step of full size for Adam, and its moments would fade."""
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
     model.forward = lambda x: model["used"](x)
     method = EWC(model, CLASSIFICATION)
@@ -275,7 +276,8 @@ def test_a_parameter_outside_the_loss_is_still_pulled_back() -> None:
         anchor.copy_(p.detach() - 1.0)
     method.loss((torch.zeros(3, 2), torch.zeros(3, dtype=torch.long))).backward()
     method.after_backward()
-    torch.testing.assert_close(model["unused"].weight.grad, torch.full((2, 2), 2.0))
+    torch.testing.assert_close(model["used"].weight.grad, torch.full((2, 2), 2.0))
+    assert model["unused"].weight.grad is None
 
 
 @pytest.mark.parametrize(

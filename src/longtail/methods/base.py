@@ -168,12 +168,17 @@ def rows_of(outputs: Outputs, start: int, n: int, dim: int) -> Outputs:
     return map_leaves(leaf, outputs)
 
 
-def complete_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """All gradients; zeros for a parameter that took no part in the loss."""
-    for p in parameters:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    return [p.grad for p in parameters]  # pyright: ignore[reportReturnType]
+def gradients(
+    parameters: Sequence[nn.Parameter], *beside: Sequence[Tensor]
+) -> tuple[list[Tensor], ...]:
+    """The gradients there are, and of each list beside them what belongs to these parameters.
+
+    A parameter that took no part in the loss has none, and stays so: of zeros an optimizer would
+    make steps, which decay its weight and its moments.
+    """
+    found = [i for i, p in enumerate(parameters) if p.grad is not None]
+    grads = [parameters[i].grad for i in found]
+    return grads, *([tensors[i] for i in found] for tensors in beside)  # pyright: ignore[reportReturnType]
 
 
 def join(parts: list[Any], dim: int) -> Any:

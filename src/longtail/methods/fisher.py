@@ -181,7 +181,8 @@ def _add_vmapped(
         grads = squares(trainable, fixed, *batch)
     for name, p in member.named_parameters():
         if p.requires_grad:
-            total[id(p)].add_(grads[name].square_().sum(1 if stacked else 0), alpha=1 / n)
+            # not in place: of a parameter without a part in the loss it is one zero, expanded
+            total[id(p)].add_(grads[name].square().sum(1 if stacked else 0), alpha=1 / n)
 
 
 def _unsqueeze(tree: Any) -> Any:
