@@ -51,7 +51,7 @@ def capture_fisher(method: Method, settings: TrainSettings) -> None:
 
 
 class GraphFisher:
-    """`Fisher` of the kinds "batch" and "batch_sum": the same numbers up to rounding, for a model on a GPU.
+    """`Fisher` of a kind that squares batches: the same numbers up to rounding, on a GPU.
 
     Args:
         model: a plain module, or `Replicas`; its parameters change in place.
