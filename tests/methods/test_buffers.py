@@ -18,12 +18,6 @@ def contents(buffer: ReservoirBuffer | TaskBuffer) -> torch.Tensor:
     return buffer.state_dict()["fields"][1]
 
 
-def stored(buffer: TaskBuffer) -> torch.Tensor:
-    """The slots in use."""
-    state = buffer.state_dict()
-    return state["order"][: state["size"]]
-
-
 def naive_reservoir(capacity: int, rows: int, seed: int) -> list[int]:
     slots = list(range(min(capacity, rows)))
     for t in range(capacity, rows):
@@ -40,7 +34,7 @@ def test_batches_give_what_row_by_row_insertion_gives(batch):
         x, y = numbered(start, min(start + batch, 500))
         buffer.add(x, y)
     assert contents(buffer).tolist() == naive_reservoir(20, 500, 5)
-    x, y = buffer.draw(50)
+    x, y = buffer.draw(15)
     assert torch.equal(x, y[:, None].float().expand(-1, 3))
     assert len(buffer) == 20
 
@@ -61,13 +55,49 @@ def test_reservoir_keeps_every_row_with_the_same_probability():
     assert ((counts - expected) ** 2 / expected).sum() > 130
 
 
-def test_draws_are_uniform_and_differ():
+@pytest.mark.parametrize("k", [20, 50, 80])
+def test_draws_are_uniform_and_differ(k):
     buffer = ReservoirBuffer(100, seed=1)
     buffer.add(*numbered(0, 100))
-    draws = torch.stack([buffer.draw(50)[1] for _ in range(200)])
+    draws = torch.stack([buffer.draw(k)[1] for _ in range(400)])
     counts = torch.bincount(draws.flatten(), minlength=100).double()
-    assert ((counts - 100) ** 2 / 100).sum() < CHI_SQUARE_001[99]
-    assert len(draws.unique(dim=0)) == 200
+    share = k / 100
+    # a row is in a draw or not, with a variance that much below that of independent numbers
+    spread = ((counts - 400 * share) ** 2 / (400 * share * (1 - share))).sum()
+    assert 50 < spread < CHI_SQUARE_001[99]
+    assert len(draws.unique(dim=0)) == 400
+
+
+@pytest.mark.parametrize("seed", [1, torch.arange(3)])
+@pytest.mark.parametrize("kind", [ReservoirBuffer, TaskBuffer])
+def test_a_draw_holds_no_row_twice_and_all_rows_where_there_are_no_more(kind, seed):
+    buffer = kind(30, seed)
+    for number in range(6):
+        if isinstance(buffer, TaskBuffer):
+            buffer.add_task(task(number, 9))
+        else:
+            y = torch.arange(9 * number, 9 * number + 9)
+            buffer.add(*(y if buffer.replicas is None else y.expand(3, -1) for _ in range(2)))
+        for k in (1, 5, 29, 30, 31, 100):
+            rows = buffer.draw(k)[1]
+            assert rows.shape[-1] == min(k, len(buffer))
+            for row in rows.view(-1, rows.shape[-1]):
+                assert len(row.unique()) == len(row)
+
+
+def test_a_planned_draw_is_filled_up_behind_the_rows_of_the_draw():
+    buffers = [ReservoirBuffer(30, seed=torch.arange(2)) for _ in range(2)]
+    for buffer, stop in zip(buffers, (6, 6), strict=True):
+        y = torch.arange(stop).expand(2, -1)
+        buffer.add(y, y)
+    for k, size in ((4, 8), (20, 30)):
+        numbers = buffers[0].plan(2, k, size)
+        with buffers[0].planned(numbers):
+            planned = [buffers[0].draw(k)[1] for _ in range(2)]
+        for rows in planned:
+            drawn = buffers[1].draw(k)[1]
+            assert torch.equal(rows[:, : min(k, 6)], drawn)
+            assert torch.equal(rows[:, min(k, 6) :], drawn[:, :1].expand(-1, size - min(k, 6)))
 
 
 def test_each_replica_is_the_single_buffer_with_its_seed():
@@ -136,11 +166,44 @@ def test_tensors_may_not_change_their_width():
 
 def tasks_in(buffer: TaskBuffer) -> torch.Tensor:
     """Stored examples per task, for tasks whose targets are 1000 * task + row."""
-    return torch.bincount(contents(buffer)[stored(buffer)] // 1000, minlength=buffer.tasks)
+    return torch.bincount(contents(buffer)[: len(buffer)] // 1000, minlength=buffer.tasks)
 
 
 def task(number: int, size: int) -> TensorExamples:
     return TensorExamples(*numbered(1000 * number, 1000 * number + size))
+
+
+def assert_shared(buffer: TaskBuffer, sizes: list[int]) -> None:
+    """Each task has its share, nobody two more than one that would take more; no slot is empty."""
+    held = tasks_in(buffer).tolist()
+    assert all(held[i] >= min(n, buffer.capacity // len(sizes)) for i, n in enumerate(sizes))
+    wanting = [held[i] for i, n in enumerate(sizes) if held[i] < n]
+    assert not wanting or max(held) <= min(wanting) + 1
+    assert sum(held) == len(buffer) == min(buffer.capacity, sum(sizes))
+    assert len(contents(buffer)[: len(buffer)].unique()) == len(buffer)
+
+
+def test_what_small_tasks_leave_is_handed_out():
+    """Two slots each would leave seven of twenty empty."""
+    sizes = [30, 1, 1, 1, 9, 40, 2]
+    buffer = TaskBuffer(20, seed=0)
+    for number, size in enumerate(sizes):
+        buffer.add_task(task(number, size))
+        assert_shared(buffer, sizes[: number + 1])
+    assert sorted(tasks_in(buffer).tolist()) == [1, 1, 1, 2, 5, 5, 5]
+    for number in range(7, 60):
+        buffer.add_task(task(number, 2))
+        assert len(buffer) == 20
+
+
+def test_what_is_left_over_goes_to_old_and_new_tasks_alike():
+    """Of 200 tasks 100 have one slot more than the others: about 50 of the older half."""
+    buffer = TaskBuffer(500, seed=0)
+    for number in range(200):
+        buffer.add_task(task(number, 9))
+    held = tasks_in(buffer)
+    assert held.bincount().tolist() == [0, 0, 100, 100]
+    assert 35 < (held[:100] == 3).sum() < 65
 
 
 def test_tasks_have_equal_space():
@@ -148,10 +211,7 @@ def test_tasks_have_equal_space():
     for number in range(60):
         size = (100, 3)[number % 5 == 4]
         buffer.add_task(task(number, size))
-        quota = 60 // (number + 1)
-        expected = [min(quota, (100, 3)[n % 5 == 4]) for n in range(number + 1)]
-        assert tasks_in(buffer).tolist() == expected
-        assert len(contents(buffer)[stored(buffer)].unique()) == len(buffer) == sum(expected)
+        assert_shared(buffer, [(100, 3)[n % 5 == 4] for n in range(number + 1)])
         x, y = buffer.draw(10)
         assert torch.equal(x, y[:, None].float().expand(-1, 3))
     buffer.add_task(None)
@@ -164,7 +224,7 @@ def test_kept_examples_are_a_uniform_sample_of_their_task():
         buffer = TaskBuffer(100, seed=seed)
         for number in range(5):
             buffer.add_task(task(number, 100))
-        values = contents(buffer)[stored(buffer)]
+        values = contents(buffer)[: len(buffer)]
         kept.append(values[values < 1000])  # of the first task, which shrank four times
     counts = torch.bincount(torch.cat(kept), minlength=100).double()
     chi_square = ((counts - 60) ** 2 / 60).sum()

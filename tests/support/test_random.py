@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from longtail.support import random
-from longtail.support.random import derive, integers, normal, permutation, uniform
+from longtail.support.random import derive, integers, normal, permutation, sample, uniform
 
 SEEDS = torch.tensor([0, 1, 7, 2**62, -3])
 
@@ -26,7 +26,18 @@ def test_the_numbers_never_change():
     assert permutation(8, 0, "batches", 0, 0).tolist() == [2, 1, 4, 6, 3, 0, 5, 7]
 
 
-@pytest.mark.parametrize("draw", [uniform, normal, permutation, lambda *a: integers(17, *a)])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        uniform,
+        normal,
+        permutation,
+        lambda *a: integers(17, *a),
+        lambda *a: sample(40, *a),
+        lambda *a: sample(70, *a),
+        lambda *a: sample(10**6, *a),
+    ],
+)
 def test_each_seed_of_a_stack_draws_what_it_draws_alone(draw):
     stacked = draw(33, SEEDS, "purpose", 5)
     assert stacked.shape == (5, 33)
@@ -100,3 +111,46 @@ def test_gpu_gives_the_same_numbers():
         assert torch.equal(permutation(99, seed, device="cuda").cpu(), permutation(99, seed))
         assert torch.equal(integers(9, 99, seed, device="cuda").cpu(), integers(9, 99, seed))
         assert torch.allclose(normal(99, seed, device="cuda").cpu(), normal(99, seed))
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (5, 5), (7, 4), (100, 50), (101, 50), (10**9, 50)])
+def test_a_sample_holds_no_number_twice(n, k):
+    for key in range(20):
+        found = sample(n, k, SEEDS, "sample", key)
+        assert found.shape == (5, k)
+        assert found.min() >= 0
+        assert found.max() < n
+        assert all(len(row.unique()) == k for row in found)
+
+
+@pytest.mark.parametrize(("n", "k"), [(4, 3), (5, 2), (7, 3)])
+def test_every_ordered_sample_is_as_likely(n, k):
+    """As the head of a permutation, and as the first different numbers of a stream."""
+    found = sample(n, k, torch.arange(42_000), "chi")
+    counts = torch.bincount((found * n ** torch.arange(k)).sum(-1), minlength=n**k)
+    counts = counts[counts > 0].double()
+    choices = int(np.prod(range(n - k + 1, n + 1)))
+    assert len(counts) == choices
+    expected = 42_000 / choices
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert abs(chi_square - (choices - 1)) < 4 * (2 * (choices - 1)) ** 0.5
+
+
+def test_a_stream_that_is_too_short_is_read_further(monkeypatch):
+    """What is drawn does not depend on how many numbers were looked at."""
+    expected = sample(30, 10, SEEDS, "s")
+    read = []
+
+    def short(n, length, *key):
+        read.append(length)
+        return integers(n, length if len(read) > 1 else 10, *key)
+
+    monkeypatch.setattr(random, "integers", short)
+    assert torch.equal(sample(30, 10, SEEDS, "s"), expected)
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize("k", [0, 6])
+def test_a_sample_that_cannot_be_is_refused(k):
+    with pytest.raises(ValueError, match=f"Invalid k: {k}"):
+        sample(5, k, 0)

@@ -7,17 +7,25 @@ import torch
 from torch import nn
 
 from longtail.replicas import Replicas
-from longtail.training.best_epoch import keep_best, restore_best
+from longtail.runs.build import build_run
+from longtail.runs.config import resolve
+from longtail.tasks import Evaluator
+from longtail.training import loop, train
+from longtail.training.best_epoch import keep_best, load_best, restore_best
 
 
-def after_epochs(model: nn.Module, scores: list, higher_is_better: bool = True) -> None:
+def after_epochs(
+    model: nn.Module, scores: list, higher_is_better: bool = True, tie: str = "first", losses=()
+) -> None:
     """Epoch i leaves weights of i; the best of them come back."""
     best = None
     for epoch, score in enumerate(scores):
         with torch.no_grad():
             for p in model.parameters():
                 p.fill_(epoch)
-        best = keep_best(best, model, score, higher_is_better)
+        loss = losses[epoch] if losses else None
+        best = keep_best(best, model, score, higher_is_better, tie, loss)
+        best = load_best(best, torch.device("cpu"))  # as from a snapshot
     restore_best(best, model)
 
 
@@ -52,3 +60,66 @@ def test_every_replica_has_its_own_and_buffers_come_too() -> None:
     norm(torch.randn(8, 2) + 3)
     restore_best(best, norm)
     assert torch.equal(norm.running_mean, torch.zeros(2))
+
+
+@pytest.mark.parametrize(
+    ("tie", "scores", "losses", "best"),
+    [
+        ("last", [0.7, 0.7, 0.5], (), 1),
+        ("last", [0.2, math.nan, 0.1], (), 0),
+        ("loss", [0.7, 0.7, 0.7], [3.0, 1.0, 2.0], 1),
+        ("loss", [0.7, 0.7, 0.9], [3.0, 1.0, 9.0], 2),  # the score comes first
+        ("loss", [0.7, 0.9, 0.9], [1.0, 3.0, 2.0], 2),  # 2.0 is against the kept epoch's 3.0
+        ("loss", [0.7, 0.7, 0.7], [1.0, 1.0, math.nan], 0),
+    ],
+)
+def test_which_of_equal_epochs_is_kept_is_a_setting(tie, scores, losses, best) -> None:
+    model = nn.Linear(2, 2)
+    after_epochs(model, scores, tie=tie, losses=losses)
+    assert all((p == best).all() for p in model.parameters())
+
+
+def test_ties_are_of_each_replica() -> None:
+    stack = Replicas([nn.Linear(2, 2) for _ in range(2)])
+    scores = [torch.tensor([[0.5, 0.5]])] * 2
+    losses = [torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 1.0]])]
+    after_epochs(stack, scores, tie="loss", losses=losses)
+    assert [int(stack.replica(0, s).weight[0, 0]) for s in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("tie", ["first", "last", "loss"])
+@pytest.mark.parametrize("benchmark", ["toy", "wsd"])
+def test_a_run_keeps_the_epoch_its_setting_names(benchmark, tie, monkeypatch) -> None:
+    """Every epoch has the same score: the first is left, the last, or one chosen by loss."""
+    flags = {"data.miniature": True, "data.cap": 12} if benchmark == "wsd" else {}
+    flags |= {"data.tasks": 2, "train.epochs": 3, "train.validation": 0.2, "train.tie": tie}
+    run = build_run(resolve(benchmark, flags=flags))
+    run.evaluate = Evaluator() if benchmark == "toy" else run.evaluate
+    monkeypatch.setattr(type(run.evaluate), "validation", lambda *_: torch.tensor(0.5))
+    seen, kept = [], []
+    compare, restore = loop.compare_epoch, loop.restore_best
+
+    def comparing(run):
+        seen.append(next(run.model.parameters()).detach().clone())
+        compare(run)
+
+    def restoring(best, model):
+        restore(best, model)
+        if best is not None:
+            now = next(model.parameters()).detach()
+            kept.append([torch.equal(now, w) for w in seen[-3:]].index(True))
+            assert ("loss" in best) is (tie == "loss")
+
+    monkeypatch.setattr(loop, "compare_epoch", comparing)
+    monkeypatch.setattr(loop, "restore_best", restoring)
+    train(run)
+    assert kept
+    assert tie == "loss" or set(kept) == {{"first": 0, "last": 2}[tie]}
+
+
+def test_runs_from_before_the_setting_keep_their_ids() -> None:
+    assert "tie" not in resolve("toy").as_dict()["train"]
+    ids = {resolve("toy", flags={"train.tie": tie}).id for tie in ("first", "last", "loss")}
+    assert len(ids) == 3
+    with pytest.raises(ValueError, match="tie"):
+        resolve("toy", flags={"train.tie": "both"})

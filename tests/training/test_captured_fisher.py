@@ -29,11 +29,12 @@ def agree(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6 * float(theirs.max()))
 
 
+@pytest.mark.parametrize("kind", ["batch", "batch_sum"])
 @pytest.mark.parametrize("stacked", [False, True])
-def test_tasks_of_all_sizes_have_the_fisher_of_the_plain_pass(stacked) -> None:
+def test_tasks_of_all_sizes_have_the_fisher_of_the_plain_pass(stacked, kind) -> None:
     model = model_of(stacked)
-    plain = Fisher(model, WORDS.objective, "batch")
-    graphs = GraphFisher(model, WORDS.objective, capture=False)
+    plain = Fisher(model, WORDS.objective, kind)
+    graphs = GraphFisher(model, WORDS.objective, capture=False, kind=kind)
     tables = [table for i in range(len(WORDS)) if (table := WORDS.train(i)) is not None]
     sizes = [len(table) for table in tables]
     many, few = sizes.index(max(sizes)), sizes.index(min(sizes))
@@ -101,16 +102,21 @@ class OwnFisher(Fisher):
 
 @pytest.mark.parametrize(
     ("kind", "own", "taken"),
-    [("batch", False, True), ("batch", True, False), ("example", False, False)],
+    [
+        ("batch", False, "batch"),
+        ("batch_sum", False, "batch_sum"),
+        ("batch", True, None),
+        ("example", False, None),
+    ],
 )
 def test_only_the_pass_that_it_stands_for_is_replaced(
-    kind: str, own: bool, taken: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, own: bool, taken: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longtail.training.captured_fisher.captures", lambda *_: True)
-    monkeypatch.setattr("longtail.training.captured_fisher.GraphFisher", lambda *_: "graphs")
+    monkeypatch.setattr("longtail.training.captured_fisher.GraphFisher", lambda *_, kind: kind)
     model = torch.nn.Linear(4, 3)
     method = EWC(model, CLASSIFICATION, fisher=kind)
     if own:
         method.fisher = OwnFisher(model, CLASSIFICATION, kind)
     capture_fisher(method, resolve("wsd", flags=SMALL).train)
-    assert (method.fisher == "graphs") is taken
+    assert method.fisher == taken if taken else isinstance(method.fisher, Fisher)

@@ -2,9 +2,10 @@ r"""A-GEM: averaged gradient episodic memory (Chaudhry et al., 2019).
 
     g̃ = g - (gᵀ r / rᵀ r) r      if gᵀ r < 0, else g
 
-g is the gradient of the new batch, r that of `draw` examples from a buffer with equal space per
-task: a step may not increase their average loss. The fewer they are, the noisier is the direction
-that is protected. Each replica projects for itself.
+g is the gradient of the new batch, r that of `draw` different examples (or all) from a buffer with
+equal space per task: a step may not increase their average loss. The fewer they are, the noisier is
+the direction that is protected. Each replica projects for itself, among the parameters that the new
+batch moves: a head it does not use has no g, and r is 0 there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.methods.base import Method, check_buffer, complete_gradients, size_of
+from longtail.methods.base import Method, check_buffer, gradients, size_of
 from longtail.methods.buffers import TaskBuffer
 from longtail.replicas import broadcast, dot, parameter_groups
 from longtail.tasks import Batch, Examples
@@ -51,11 +52,7 @@ class AGEM(Method):
         if len(self.buffer):
             n = size_of(batch)
             inputs, targets = self.buffer.draw(self.draw_size(n))
-            weights = self.row_weights
-            if self.settings.draw:
-                self.row_weights = None  # they are the batch's, and this draw is never padded
-            loss = n * self.mean_loss(self.model(inputs), targets)
-            self.row_weights = weights
+            loss = n * self.mean_loss(self.model(inputs), targets, drawn=True)
             self.reference = loss if self.reference is None else self.reference + loss
         return super().loss(batch)
 
@@ -67,11 +64,11 @@ class AGEM(Method):
             return
         references = torch.autograd.grad(self.reference, self.parameters, materialize_grads=True)
         self.reference = None
-        grads = complete_gradients(self.parameters)
         count = len(self.groups[0])
-        for start in range(0, len(grads), count):
-            part = slice(start, start + count)
-            project(grads[part], references[part], self.lead[1:])
+        for i, group in enumerate(self.groups):
+            grads, moved = gradients(group, references[i * count : (i + 1) * count])
+            if grads:
+                project(grads, moved, self.lead[1:])
 
     def observe(self, batch: Batch) -> None:
         self.reference = None  # left where a step was skipped, of which it is no part any more

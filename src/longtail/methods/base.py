@@ -65,9 +65,10 @@ class Method:
         if self.draws:
             self.check_seed()
         self.outputs: Outputs = None
-        # Weight of each row in its replica's mean, where batches are padded to a fixed shape;
-        # what is drawn beside a batch is as large and weighs the same.
+        # Weight of each row in its replica's mean, where batches and draws are padded to a fixed
+        # shape; None where all rows weigh the same.
         self.row_weights: Tensor | None = None
+        self.draw_weights: Tensor | None = None
 
     def check_seed(self) -> None:
         """For methods that choose at random; rows of replicas would pass for rows of examples."""
@@ -84,7 +85,7 @@ class Method:
         return self.mean_loss(outputs, targets)
 
     def draw_size(self, n: int) -> int:
-        """How many stored examples a draw has, in a step on `n` new ones."""
+        """How many stored examples a step on `n` new ones draws, where as many are stored."""
         return n
 
     def after_backward(self) -> None:
@@ -103,26 +104,28 @@ class Method:
         if state:
             raise ValueError(f"Unexpected state for {type(self).__name__}: {sorted(state)}")
 
-    def mean_loss(self, outputs: Outputs, targets: Any) -> Tensor:
+    def mean_loss(self, outputs: Outputs, targets: Any, *, drawn: bool = False) -> Tensor:
         """The objective's loss, averaged as in `risk`."""
         mean = self.objective.mean_loss
-        if mean is None or self.row_weights is not None:
-            return self.risk(self.objective.loss(outputs, targets))
+        if mean is None or (self.draw_weights if drawn else self.row_weights) is not None:
+            return self.risk(self.objective.loss(outputs, targets), drawn=drawn)
         # replicas have equally many rows, so the sum of their means is a multiple of the mean
         return (
             mean(outputs, targets) * math.prod(self.lead) if self.lead else mean(outputs, targets)
         )
 
-    def risk(self, losses: Tensor) -> Tensor:
-        """[*lead, B] -> the sum over replicas of each one's mean: gradients stay apart."""
+    def risk(self, losses: Tensor, *, drawn: bool = False) -> Tensor:
+        """[*lead, B] -> the sum over replicas of each one's mean: gradients stay apart.
+
+        The losses are those of a batch or, if `drawn`, those of a draw from `self.buffer`.
+        """
         if losses.dim() != len(self.lead) + 1:  # [B, B], broadcast, would pass for B replicas
             raise ValueError(
                 f"Invalid losses {tuple(losses.shape)}: an objective gives one number per example"
             )
-        if self.row_weights is not None:
-            parts = losses.shape[-1] // len(self.row_weights)  # several batches end to end
-            losses = losses.unflatten(-1, (parts, -1)) / parts if parts > 1 else losses
-            return (losses * self.row_weights).sum()
+        weights = self.draw_weights if drawn else self.row_weights
+        if weights is not None:
+            return (losses * weights).sum()
         return losses.mean() if losses.dim() == 1 else losses.mean(-1).sum()
 
 
@@ -165,12 +168,17 @@ def rows_of(outputs: Outputs, start: int, n: int, dim: int) -> Outputs:
     return map_leaves(leaf, outputs)
 
 
-def complete_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """All gradients; zeros for a parameter that took no part in the loss."""
-    for p in parameters:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-    return [p.grad for p in parameters]  # pyright: ignore[reportReturnType]
+def gradients(
+    parameters: Sequence[nn.Parameter], *beside: Sequence[Tensor]
+) -> tuple[list[Tensor], ...]:
+    """The gradients there are, and of each list beside them what belongs to these parameters.
+
+    A parameter that took no part in the loss has none, and stays so: of zeros an optimizer would
+    make steps, which decay its weight and its moments.
+    """
+    found = [i for i, p in enumerate(parameters) if p.grad is not None]
+    grads = [parameters[i].grad for i in found]
+    return grads, *([tensors[i] for i in found] for tensors in beside)  # pyright: ignore[reportReturnType]
 
 
 def join(parts: list[Any], dim: int) -> Any:

@@ -13,6 +13,7 @@ What to keep is decided on the CPU, where the random numbers of a batch cost mic
 rows themselves stay on the device they came on, which gets the row numbers without a wait.
 """
 
+import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.support.random import Seed, integers, permutation, uniform
+from longtail.support.random import Seed, integers, permutation, sample, uniform
 from longtail.tasks.examples import Device, Examples, Ragged, map_leaves
 
 _STEP = 16  # ragged storage widens in steps, so that slowly growing rows do not copy it often
@@ -98,7 +99,10 @@ class Storage(ABC):
         """How many rows there are (per replica)."""
 
     def draw(self, k: int) -> Any:
-        """``k`` stored rows, uniformly and with replacement: a tuple of the parts added."""
+        """``k`` different stored rows, or all where there are no more: a tuple of the parts added.
+
+        Every set of ``k`` rows is as likely.
+        """
         if self._planned is not None:
             return self._read(next(self._planned))
         rows = self._read(self._index(self._flat(self._choose(k))))
@@ -107,11 +111,13 @@ class Storage(ABC):
     def plan(self, draws: int, k: int, size: int) -> Tensor:
         """What the next draws of ``k`` rows will read: numbers ``[draws, S * size]``, on the CPU.
 
-        Each draw is filled up to ``size`` with a row it has. For steps that are captured: copy the
-        numbers to where the step reads them, and run it within :meth:`planned`.
+        Each draw, of ``k`` rows or of all there are, is filled up to ``size`` with a row it has,
+        which should then weigh nothing. For steps that are captured: copy the numbers to where the
+        step reads them, and run it within :meth:`planned`.
         """
-        chosen = [self._choose(k) for _ in range(draws)]
-        filled = [np.concatenate((c, np.repeat(c[..., :1], size - k, -1)), -1) for c in chosen]
+        chosen = np.stack([self._choose(k) for _ in range(draws)])
+        fill = np.repeat(chosen[..., :1], size - chosen.shape[-1], -1)
+        filled = np.concatenate((chosen, fill), -1)
         return torch.from_numpy(np.stack([self._flat(slots) for slots in filled]))
 
     @contextmanager
@@ -144,11 +150,19 @@ class Storage(ABC):
         return index if self._device.type == "cpu" else index.to(self._device, non_blocking=True)
 
     def _choose(self, k: int) -> np.ndarray:
-        """``k`` slots in use, ``[S?, k]``, other ones at every call."""
-        if not len(self):
+        """``k`` different slots, ``[S?, k]``, other ones at every call; all where there are fewer.
+
+        Rows lie in the first ``len(self)`` slots.
+        """
+        n = len(self)
+        if not n:
             raise ValueError("Cannot draw from an empty buffer")
         self.draws += 1
-        return integers(len(self), k, self.seed, "draw", self.draws).numpy()
+        if n <= k:
+            return (
+                np.arange(n) if self.replicas is None else np.tile(np.arange(n), (self.replicas, 1))
+            )
+        return sample(n, k, self.seed, "draw", self.draws).numpy()
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -220,22 +234,26 @@ class ReservoirBuffer(Storage):
 
 
 class TaskBuffer(Storage):
-    """Equal space per task: ``capacity // tasks`` random examples of each, the memory of A-GEM.
+    """Equal space per task, the memory of A-GEM: random examples of each, and no slot left empty.
 
-    A new task makes the others' share smaller; they drop random examples. Once tasks outnumber
-    slots each slot holds one example of one task, and the tasks present are a uniform sample of
-    all (Algorithm R over tasks).
+    The examples of a task are ranked at random as it ends. Of all examples seen, the buffer holds
+    the ``capacity`` with the lowest
+
+        (rank within its task, a random number of its task)
+
+    A task so has ``capacity // tasks`` slots at least, where it has as many examples; what others
+    do not fill is shared in the same way, and of what cannot be shared equally some tasks have one
+    more, the same ones under every seed. Once tasks outnumber slots each slot holds one example of
+    one task, and the tasks present are a uniform sample of all (Algorithm R over tasks).
     """
 
     def __init__(self, capacity: int, seed: Seed) -> None:
         super().__init__(capacity, seed)
         self.tasks = 0
-        self._rank = np.zeros(capacity, dtype=np.int64)  # of an example in its task: low ones stay
-        self._order = np.arange(capacity)  # the slots in use, then the free ones
-        self._size = 0
+        self._heap: list[tuple[int, int]] = []  # (-key, slot): the first is the next to go
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._heap)
 
     def add_task(self, examples: Examples | None) -> None:
         """Keep a random part of a task's examples; call it once per task, at its end."""
@@ -247,46 +265,45 @@ class TaskBuffer(Storage):
         if task >= self.capacity:
             self._replace_a_task(examples, task, chosen)
             return
-        quota = self.capacity // self.tasks
-        if quota < self.capacity // max(1, task):
-            self._shrink(quota)
-        size = min(n, quota)
-        slots = self._order[self._size : self._size + size]
-        self._rank[slots] = np.arange(size)
-        self._size += size
-        flat = slots if self.replicas is None else (self._base + slots).ravel()
-        self._write(examples[chosen[..., :size]], np.arange(flat.size), flat)
+        slots = self._make_room(task, n)
+        flat = self._flat(slots)
+        self._write(examples[chosen[..., : len(slots)]], np.arange(flat.size), flat)
 
-    def _shrink(self, quota: int) -> None:
-        used, free = self._order[: self._size], self._order[self._size :]
-        stays = self._rank[used] < quota
-        self._order = np.concatenate((used[stays], used[~stays], free))
-        self._size = int(stays.sum())
+    def _make_room(self, task: int, n: int) -> np.ndarray:
+        """The slots for a new task's examples by rank: the free ones, then those of lower claim."""
+        last = int(integers(1 << 32, 1, 0, "remainder", task))
+        slots: list[int] = []
+        for rank in range(n):
+            key = (rank << 32) + last
+            if len(self._heap) < self.capacity:
+                slots.append(len(self._heap))
+                heapq.heappush(self._heap, (-key, slots[-1]))
+            elif key < -self._heap[0][0]:
+                slots.append(self._heap[0][1])
+                heapq.heapreplace(self._heap, (-key, slots[-1]))
+            else:
+                break
+        return np.array(slots)
 
     def _replace_a_task(self, examples: Examples, task: int, chosen: Tensor) -> None:
         slots = integers(task + 1, 1, self.seed, "tasks", task).numpy()
         sources = np.flatnonzero(slots < self.capacity)
         if len(sources):
-            flat = slots if self.replicas is None else (self._base + slots).ravel()
-            self._write(examples[chosen[..., :1]], sources, flat[sources])
-
-    def _choose(self, k: int) -> np.ndarray:
-        return self._order[super()._choose(k)]
+            self._write(examples[chosen[..., :1]], sources, self._flat(slots)[sources])
 
     def state_dict(self) -> dict[str, Any]:
+        keys = [-key for key, _ in sorted(self._heap, key=lambda entry: entry[1])]
         return {
             **super().state_dict(),
             "tasks": self.tasks,
-            "size": self._size,
-            "rank": torch.from_numpy(self._rank.copy()),
-            "order": torch.from_numpy(self._order.copy()),
+            "keys": torch.tensor(keys, dtype=torch.int64),  # by slot
         }
 
     def load_state_dict(self, state: dict[str, Any], device: Device | None = None) -> None:
         super().load_state_dict(state, device)
-        self.tasks, self._size = state["tasks"], state["size"]
-        self._rank = state["rank"].cpu().numpy().copy()
-        self._order = state["order"].cpu().numpy().copy()
+        self.tasks = state["tasks"]
+        self._heap = [(-key, slot) for slot, key in enumerate(state["keys"].tolist())]
+        heapq.heapify(self._heap)
 
 
 def widen(tensor: Tensor, dim: int, width: int) -> Tensor:

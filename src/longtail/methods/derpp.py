@@ -5,8 +5,8 @@ r"""DER++: dark experience replay (Buzzega et al., 2020).
          + β mean_{(x,y) in draw 2} ℓ(f_θ(x), y)
 
 z are the model's outputs as they were when the example was stored. The two draws are independent,
-each as large as the batch. Models with BatchNorm see the three parts in three passes, as in the
-authors' code, others in one.
+each of as many different examples as the batch has, or of all. Models with BatchNorm see the three
+parts in three passes, as in the authors' code, others in one.
 """
 
 from __future__ import annotations
@@ -59,23 +59,28 @@ class DERPlusPlus(Method):
             return super().loss(batch)
         n = size_of(batch)
         first, second = self.buffer.draw(n), self.buffer.draw(n)
-        new, matched, replayed = self._forward([batch[0], first[0], second[0]], n)
+        sizes = [n, size_of(first[:2]), size_of(second[:2])]
+        new, matched, replayed = self._forward([batch[0], first[0], second[0]], sizes)
         self.outputs = detach(new)
         return (
             self.mean_loss(new, batch[1])
-            + self.settings.alpha * self.risk(self._distance(matched, first[2]))
-            + self.settings.beta * self.mean_loss(replayed, second[1])
+            + self.settings.alpha * self.risk(self._distance(matched, first[2]), drawn=True)
+            + self.settings.beta * self.mean_loss(replayed, second[1], drawn=True)
         )
 
     def observe(self, batch: Batch) -> None:
         remember = self.objective.remember
         self.buffer.add(*batch, remember(self.outputs) if remember else self.outputs)
 
-    def _forward(self, parts: list[Any], n: int) -> list[Outputs]:
+    def _forward(self, parts: list[Any], sizes: list[int]) -> list[Outputs]:
         if self.separate:
             return [self.model(inputs) for inputs in parts]
         outputs = self.model(join(parts, len(self.lead[1:])))
-        return [rows_of(outputs, start, n, len(self.lead)) for start in (0, n, 2 * n)]
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return [
+            rows_of(outputs, start, n, len(self.lead))
+            for start, n in zip(starts, sizes, strict=True)
+        ]
 
     def _distance(self, outputs: Outputs, stored: Outputs) -> Tensor:
         """Mean squared difference per example, [*lead, B]; padding does not count."""

@@ -5,8 +5,12 @@ r"""EWC: elastic weight consolidation (Kirkpatrick et al., 2017), over all past 
 
 F is the diagonal of the *empirical* Fisher information: gradients at the labels that were given.
 `fisher="example"` squares the gradient of each example (exact); `fisher="batch"` squares the mean
-gradient of each batch of 16 (one backward pass a batch, about 16 times smaller values). Memory and
-time do not grow with the number of tasks, see `quadratic.py`.
+gradient of each batch of 16 (one backward pass a batch, about 16 times smaller values). A third
+reading does not divide by the number of batches, so that a task of many examples pulls harder:
+
+    F_i  = Σ_b (mean over batch b of ∇ ℓ(f_θ(x), y))²          `fisher="batch_sum"`
+
+Memory and time do not grow with the number of tasks, see `quadratic.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +34,9 @@ class EWC(QuadraticPenalty):
 
     @dataclass(frozen=True)
     class Settings(QuadraticPenalty.Settings):
-        fisher: Literal["example", "batch"] = field(
-            default="example", metadata={"help": "square gradients per example, or per batch"}
+        fisher: Literal["example", "batch", "batch_sum"] = field(
+            default="example",
+            metadata={"help": "square gradients per example, or per batch: their mean, or sum"},
         )
         fisher_cap: int = field(
             default=0, metadata={"help": "examples per task the Fisher is taken from; 0 for all"}
@@ -39,8 +44,10 @@ class EWC(QuadraticPenalty):
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.fisher not in ("example", "batch"):
-                raise ValueError(f"Invalid fisher: {self.fisher!r}, not 'example' or 'batch'")
+            if self.fisher not in ("example", "batch", "batch_sum"):
+                raise ValueError(
+                    f"Invalid fisher: {self.fisher!r}, not 'example', 'batch' or 'batch_sum'"
+                )
             if self.fisher_cap < 0:
                 raise ValueError(f"Invalid fisher_cap: {self.fisher_cap}")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from longtail.methods.base import complete_gradients
+from longtail.methods.base import gradients
 from longtail.methods.quadratic import QuadraticPenalty
 from longtail.tasks import Examples
 
@@ -39,9 +39,10 @@ class EWCPlusPlus(QuadraticPenalty):
         self.running_F = [torch.zeros_like(p) for p in self.weights]
 
     def after_backward(self) -> None:
-        a, grads = self.settings.decay, complete_gradients(self.parameters)
-        torch._foreach_mul_(self.running_F, 1 - a)
-        torch._foreach_addcmul_(self.running_F, grads, grads, a)  # before the penalty joins g
+        a, (grads, running_F) = self.settings.decay, gradients(self.parameters, self.running_F)
+        torch._foreach_mul_(self.running_F, 1 - a)  # g = 0 where there is no gradient
+        if grads:
+            torch._foreach_addcmul_(running_F, grads, grads, a)  # before the penalty joins g
         super().after_backward()
 
     def end_task(self, train: Examples | None) -> None:

@@ -30,7 +30,7 @@ from longtail.tasks.examples import read
 
 CHUNK = 1024  # examples per pass of the closed form
 NUMBERS = 1 << 25  # numbers in the per-example gradients held at once
-BATCH = 16  # examples per squared gradient of kind "batch"
+BATCH = 16  # examples per squared gradient of kinds "batch" and "batch_sum"
 
 
 class Fisher:
@@ -40,7 +40,10 @@ class Fisher:
         model: a plain module, or `Replicas`.
         objective: loss per example.
         kind: "example" averages the squared gradients of single examples; "batch" the squared mean
-            gradients of batches of 16, weighted by their size.
+            gradients of batches of 16, weighted by their size; "batch_sum" adds those up as they
+            are, so that F grows with the number of batches b:
+
+                F = Σ_b (1/n_b Σ_{j in b} ∇_θ ℓ(f_θ(x_j), y_j))²
     """
 
     def __init__(self, model: nn.Module, objective: Objective, kind: str = "example") -> None:
@@ -54,7 +57,7 @@ class Fisher:
         """From all examples, or from the rows `chosen` [*lead, n]; in the parameters' order."""
         n = len(examples) if chosen is None else chosen.shape[-1]
         with evaluation_mode(self.model), torch.enable_grad():
-            if self.kind == "batch":
+            if self.kind != "example":
                 return self._per_batch(examples, chosen, n)
             found: list[Tensor] = []
             for member, chain, parameters in self.members:
@@ -67,7 +70,8 @@ class Fisher:
         for inputs, targets in self._batches(examples, chosen, n, BATCH):
             losses = self.objective.loss(self.model(inputs), targets)
             grads = torch.autograd.grad(losses.mean(-1).sum(), parameters, materialize_grads=True)
-            torch._foreach_addcmul_(total, grads, grads, losses.shape[-1] / n)
+            share = 1.0 if self.kind == "batch_sum" else losses.shape[-1] / n
+            torch._foreach_addcmul_(total, grads, grads, share)
         return total
 
     def _of(
@@ -181,7 +185,8 @@ def _add_vmapped(
         grads = squares(trainable, fixed, *batch)
     for name, p in member.named_parameters():
         if p.requires_grad:
-            total[id(p)].add_(grads[name].square_().sum(1 if stacked else 0), alpha=1 / n)
+            # not in place: of a parameter without a part in the loss it is one zero, expanded
+            total[id(p)].add_(grads[name].square().sum(1 if stacked else 0), alpha=1 / n)
 
 
 def _unsqueeze(tree: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.methods.base import Method, check_weight, complete_gradients
+from longtail.methods.base import Method, check_weight, gradients
 from longtail.replicas import parameter_groups, task_parameters
 
 
@@ -45,10 +45,12 @@ class QuadraticPenalty(Method):
         self.anchor = [torch.zeros_like(p) for p in self.weights]
 
     def after_backward(self) -> None:
-        """Add 2λ A (θ - m) to the gradient."""
-        grads = complete_gradients(self.parameters)
-        away = torch._foreach_sub(self.weights, self.anchor)
-        torch._foreach_addcmul_(grads, self.sum_F, away, 2 * self.settings.strength)
+        """Add 2λ A (θ - m) to the gradient, where there is one: a head not in use stays put."""
+        lists = gradients(self.parameters, self.weights, self.anchor, self.sum_F)
+        grads, weights, anchor, sum_F = lists
+        if grads:
+            away = torch._foreach_sub(weights, anchor)
+            torch._foreach_addcmul_(grads, sum_F, away, 2 * self.settings.strength)
 
     def include(self, F: list[Tensor]) -> None:
         """Add the term F (θ - θ*)² of a task that ends with the present weights θ*.

@@ -2,8 +2,8 @@ r"""Reservoir: replay from a uniform sample of everything seen (Vitter, 1985; Ri
 
     L(θ) = mean_{(x,y) in batch} ℓ(f_θ(x), y) + mean_{(x,y) in draw} ℓ(f_θ(x), y)
 
-For each new batch as many examples are drawn from the buffer; the model sees the mixture in one
-pass, and both means weigh 1.
+For each new batch as many different examples are drawn from the buffer, or all while it holds no
+more; the model sees the mixture in one pass, and both means weigh 1.
 """
 
 from __future__ import annotations
@@ -40,10 +40,15 @@ class Reservoir(Method):
             return super().loss(batch)
         n = size_of(batch)
         drawn = self.buffer.draw(n)
+        k = size_of(drawn)
         inputs, targets = join([batch, drawn], len(self.lead[1:]))
         outputs = self.model(inputs)
-        self.outputs = detach(rows_of(outputs, 0, n, len(self.lead)))
-        return 2 * self.mean_loss(outputs, targets)  # two means over n each
+        new = rows_of(outputs, 0, n, len(self.lead))
+        self.outputs = detach(new)
+        if k == n and self.row_weights is None:
+            return 2 * self.mean_loss(outputs, targets)  # two means over n each
+        replayed = rows_of(outputs, n, k, len(self.lead))
+        return self.mean_loss(new, batch[1]) + self.mean_loss(replayed, drawn[1], drawn=True)
 
     def observe(self, batch: Batch) -> None:
         self.buffer.add(*batch)

@@ -72,6 +72,8 @@ class RunConfig:
         """Plain nested values, ready for TOML and JSON."""
         head = {k: getattr(self, k) for k in ("benchmark", "method", "optimizer", "seed")}
         tables = {t: plain(vars(getattr(self, t))) for t in ("data", "train", "methods")}
+        if self.train.tie == "first":  # younger than published runs, which keep their ids
+            del tables["train"]["tie"]
         policy = {k: getattr(self.policy, k) for k in POLICY_FIELDS}
         return {**head, **tables, "policy": plain(policy)}
 

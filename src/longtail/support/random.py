@@ -87,6 +87,37 @@ def permutation(n: int, seed: Seed, *key: Key, device: Device = "cpu") -> Tensor
     return torch.argsort(_bits_torch(n, seed, key, device, 0), dim=-1, stable=True)
 
 
+def sample(n: int, k: int, seed: Seed, *key: Key) -> Tensor:
+    """``k`` different numbers of 0 to n - 1 (int64, on the CPU), every ordered choice as likely.
+
+    The first ``k`` different ones of a stream of integers in [0, n), which costs what ``k`` numbers
+    cost, however large ``n`` is; where it is not twice as large, the head of a permutation.
+    """
+    if not 0 < k <= n:
+        raise ValueError(f"Invalid k: {k}, there are not as many different numbers in [0, {n})")
+    if n <= 2 * k:
+        return permutation(n, seed, *key)[..., :k]
+    length = 2 * k + 8
+    while True:
+        stream = integers(n, length, seed, *key).numpy()
+        first = _first_seen(stream)
+        count = first.cumsum(-1)
+        if count[..., -1].min() >= k:
+            return torch.from_numpy(stream[first & (count <= k)].reshape(*stream.shape[:-1], k))
+        length *= 2  # the same stream, read further
+
+
+def _first_seen(stream: np.ndarray) -> np.ndarray:
+    """For each number whether none before it, along the last dimension, is the same."""
+    length = stream.shape[-1]
+    value, place = np.divmod(np.sort(stream * length + np.arange(length), axis=-1), length)
+    fresh = np.ones(stream.shape, dtype=bool)
+    np.not_equal(value[..., 1:], value[..., :-1], out=fresh[..., 1:])
+    first = np.empty_like(fresh)
+    np.put_along_axis(first, place, fresh, -1)
+    return first
+
+
 # One hash, written three times: Python ints for keys, NumPy where a small array must not cost
 # twenty tensor operations, int64 tensors for other devices. The tests hold them together.
 

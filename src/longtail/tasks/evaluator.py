@@ -7,6 +7,7 @@ scores are read.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -71,6 +72,14 @@ class Evaluator:
         examples = sequence.validation(task)
         assert examples is not None
         total = _sums(model, examples, sequence.objective, self.batch_size, None, 1)[0]
+        return total.squeeze(-1) / len(examples)
+
+    def validation_loss(self, model: nn.Module, sequence: TaskSequence, task: int) -> Tensor:
+        """Mean loss [*lead] over a task's validation examples: for epochs of equal score."""
+        examples, objective = sequence.validation(task), sequence.objective
+        assert examples is not None
+        losses = replace(objective, score=objective.loss, further=())
+        total = _sums(model, examples, losses, self.batch_size, None, 1)[0]
         return total.squeeze(-1) / len(examples)
 
     def validation_size(self, sequence: TaskSequence, task: int) -> int:

@@ -1,6 +1,9 @@
 """The weights of a task's best epoch on its validation examples, each replica its own.
 
-Scores are compared where they are computed: nothing waits for the device.
+Small tasks have few validation examples, and epochs that are equal on them are common; `tie` says
+which of them is kept: the first, the last, or that with the smaller loss on the same examples (the
+first where these are equal too). Scores are compared where they are computed: nothing waits for the
+device.
 """
 
 from __future__ import annotations
@@ -12,22 +15,43 @@ from torch import Tensor, nn
 
 from longtail.replicas import broadcast
 
-Best = dict[str, Any]  # {"score": [*lead], "weights": one list of tensors per policy}
+# {"score": [*lead], "weights": one list of tensors per policy}, and "loss": [*lead] if that decides
+Best = dict[str, Any]
 
 
-def keep_best(best: Best | None, model: nn.Module, score: Any, higher_is_better: bool) -> Best:
-    """What was best so far, or these weights where their validation score [*lead] is better."""
+def keep_best(
+    best: Best | None,
+    model: nn.Module,
+    score: Any,
+    higher_is_better: bool,
+    tie: str = "first",
+    loss: Any = None,
+) -> Best:
+    """What was best so far, or these weights where their validation score [*lead] is better.
+
+    Args:
+        tie: which of equal epochs is kept: "first", "last" or that of smaller "loss".
+        loss: of the validation examples, [*lead], where `tie` is "loss".
+    """
     groups = _tensors(model)
     score = torch.as_tensor(score, device=groups[0][0].device)
+    new: Best = {"score": score}
+    if tie == "loss":
+        new["loss"] = torch.as_tensor(loss, device=score.device)
     if best is None:
-        return {"score": score, "weights": [[t.clone() for t in group] for group in groups]}
+        return {**new, "weights": [[t.clone() for t in group] for group in groups]}
     old = best["score"]
     better = (score > old if higher_is_better else score < old) | old.isnan()
+    if tie == "last":
+        better |= score == old
+    elif tie == "loss":
+        better |= (score == old) & (new["loss"] < best["loss"])
     masks = better.unbind(0) if better.dim() else [better]
     for mask, kept, group in zip(masks, best["weights"], groups, strict=True):
         for a, b in zip(kept, group, strict=True):
             torch.where(broadcast(mask, b), b, a, out=a)
-    return {"score": torch.where(better, score, old), "weights": best["weights"]}
+    kept = {name: torch.where(better, value, best[name]) for name, value in new.items()}
+    return {**kept, "weights": best["weights"]}
 
 
 def restore_best(best: Best | None, model: nn.Module) -> None:
@@ -42,7 +66,9 @@ def load_best(best: Best | None, device: torch.device) -> Best | None:
     if best is None:
         return None
     weights = [[t.to(device) for t in group] for group in best["weights"]]
-    return {"score": best["score"].to(device), "weights": weights}
+    return {name: value.to(device) for name, value in best.items() if name != "weights"} | {
+        "weights": weights
+    }
 
 
 def _tensors(model: nn.Module) -> list[list[Tensor]]:

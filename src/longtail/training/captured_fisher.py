@@ -8,6 +8,8 @@ rows of weight 0, and the factor goes into the weights of the others, where a gr
 
     g' = Σ_j w_j ∇ℓ_j = √(n_b / n) g_b        w_j = √(n_b / n) / n_b        F = Σ_b g'²
 
+For the kind "batch_sum", F = Σ_b g_b², w_j is 1 / n_b.
+
 Under autocast the pass is in the precision of training; `methods/fisher.py`, which is the ground
 truth for all else, computes in that of the weights.
 """
@@ -39,26 +41,36 @@ def capture_fisher(method: Method, settings: TrainSettings) -> None:
     """
     if not isinstance(method, EWC) or type(method.fisher) is not Fisher:
         return
-    if method.settings.fisher == "batch":
+    kind = method.settings.fisher
+    if kind != "example":
         device = next(method.model.parameters()).device
         if captures(settings, device):
-            method.fisher = GraphFisher(method.model, method.objective, settings.autocast)
+            method.fisher = GraphFisher(
+                method.model, method.objective, settings.autocast, kind=kind
+            )
 
 
 class GraphFisher:
-    """`Fisher` of the kind "batch": the same numbers up to rounding, for a model on a GPU.
+    """`Fisher` of a kind that squares batches: the same numbers up to rounding, on a GPU.
 
     Args:
         model: a plain module, or `Replicas`; its parameters change in place.
         objective: loss per example.
         precision: "bf16" or "none", what `autocast` is in the settings.
         capture: False runs the same padded passes without capturing them, on any device.
+        kind: "batch" or "batch_sum".
     """
 
     def __init__(
-        self, model: nn.Module, objective: Objective, precision: str = "none", capture: bool = True
+        self,
+        model: nn.Module,
+        objective: Objective,
+        precision: str = "none",
+        capture: bool = True,
+        kind: str = "batch",
     ) -> None:
         self.model, self.objective, self.precision = model, objective, precision
+        self.kind = kind
         self.lead = lead_of(model)[1:]
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
@@ -94,7 +106,7 @@ class GraphFisher:
             one = _Pass(build, tensors, size, self.device)
             if len(self.passes) < MOST_GRAPHS:
                 self.passes[key] = one
-        one.load(tensors, rows, n)
+        one.load(tensors, rows, 1.0 if self.kind == "batch_sum" else rows / n)
         return one
 
 
@@ -111,17 +123,17 @@ class _Pass:
         self.build = build
         self.held = [torch.empty_like(tensor, device=device) for tensor in tensors]
         self.weights = torch.zeros(size, device=device)
-        self.loaded: tuple[int, int] | None = None
+        self.loaded: tuple[int, float] | None = None
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def load(self, tensors: Sequence[Tensor], rows: int, n: int) -> None:
+    def load(self, tensors: Sequence[Tensor], rows: int, share: float) -> None:
         for held, tensor in zip(self.held, tensors, strict=True):
             held.copy_(tensor, non_blocking=True)  # small and pageable: CUDA takes it at once
-        if self.loaded != (rows, n):
+        if self.loaded != (rows, share):
             self.weights.zero_()
-            self.weights[:rows].fill_(math.sqrt(rows / n) / rows)
-        self.loaded = rows, n
+            self.weights[:rows].fill_(math.sqrt(share) / rows)
+        self.loaded = rows, share
 
     def __call__(self, fisher: GraphFisher) -> None:
         inputs, targets = self.build(self.held)

@@ -6,6 +6,7 @@ padding rows weigh nothing:
 
     loss = Σ_j w_j ℓ_j        w_j = 1/n for the n real rows, 0 for the others
 
+What is drawn from a memory beside a batch is padded as well, while it holds fewer rows than a draw.
 The host decides which rows are read and which stored examples are replayed; their numbers are
 copied to fixed places, and the graph reads the rows. Per step there remain these copies, one replay
 and, for methods with a buffer, the insertion of new examples. There is one graph for each set of
@@ -86,13 +87,15 @@ class GraphStep:
         if rows < size:
             index = pad(index, (0, size - rows))  # with row 0, at weight 0
         key, tensors, build = reading(examples, index)
-        slots = None
+        slots, drawn, most = None, 0, 0
         buffer = method.buffer if method.draws else None  # pyright: ignore
         if buffer is not None and len(buffer):
             self._forget_old(buffer.version)
-            slots = buffer.plan(method.draws, method.draw_size(rows), method.draw_size(size))
-        step = self._step((slots is not None, *key), (build, tensors, slots, size, run.device))
-        step.load(tensors, slots, None if self.exact else rows)
+            drawn = min(method.draw_size(rows), len(buffer))
+            most = drawn if self.exact else min(method.draw_size(size), buffer.capacity)
+            slots = buffer.plan(method.draws, drawn, most)
+        step = self._step((most, *key), (build, tensors, slots, (size, most), run.device))
+        step.load(tensors, slots, None if self.exact else (rows, drawn))
         # Draws differ from step to step, and so may rows that are copied in place of their numbers.
         again = not method.draws and isinstance(key[0], int)
         self.loaded = (examples, given, step) if again else (None, None, None)
@@ -121,38 +124,42 @@ class _Step:
         build: Callable[[Sequence[Tensor]], Batch],
         tensors: Sequence[Tensor],
         slots: Tensor | None,
-        size: int,
+        sizes: tuple[int, int],
         device: torch.device,
     ) -> None:
         self.build = build
         self.held = [torch.empty_like(tensor, device=device) for tensor in tensors]
         self.slots = None if slots is None else torch.empty_like(slots, device=device)
-        self.weights = torch.zeros(size, device=device)
-        self.rows: int | None = None
+        self.weights, self.draw_weights = (torch.zeros(size, device=device) for size in sizes)
+        self.rows: tuple[int, int] | None = None  # of the batch, and of each draw
         self.batch: Any = None
         self.outputs: Any = None
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def load(self, tensors: Sequence[Tensor], slots: Tensor | None, rows: int | None) -> None:
+    def load(
+        self, tensors: Sequence[Tensor], slots: Tensor | None, rows: tuple[int, int] | None
+    ) -> None:
         for held, tensor in zip(self.held, tensors, strict=True):
             held.copy_(tensor, non_blocking=True)  # small and pageable: CUDA takes it at once
         if self.slots is not None and slots is not None:
             self.slots.copy_(slots, non_blocking=True)
         if rows is not None and rows != self.rows:
-            self.weights.zero_()
-            self.weights[:rows].fill_(1.0 / rows)
+            for weights, n in zip((self.weights, self.draw_weights), rows, strict=True):
+                weights.zero_()
+                weights[:n].fill_(1.0 / max(1, n))
         self.rows = rows
 
     def __call__(self, run: Run) -> None:
         method = run.method
-        method.row_weights = None if self.rows is None else self.weights
+        if self.rows is not None:
+            method.row_weights, method.draw_weights = self.weights, self.draw_weights
         with contextlib.ExitStack() as stack:
             if self.slots is not None:
                 stack.enter_context(method.buffer.planned(self.slots))  # pyright: ignore
             # The batch is made within the step, where the last one's gradients are gone.
             [(self.batch, self.outputs)] = update(run, map(self.build, [self.held]))
-        method.row_weights = None
+        method.row_weights = method.draw_weights = None
 
 
 class Graphs:

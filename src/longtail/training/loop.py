@@ -248,11 +248,13 @@ def record_scores(run: Run) -> None:
 
 def compare_epoch(run: Run) -> None:
     """Keep the weights of this epoch where they are the task's best so far."""
-    evaluator = run.evaluate or Evaluator()
+    evaluator, tie = run.evaluate or Evaluator(), run.settings.tie
+    where = run.scored, run.sequence, run.position.task
     with run.evaluating():
-        score = evaluator.validation(run.scored, run.sequence, run.position.task)
+        score = evaluator.validation(*where)
+        loss = evaluator.validation_loss(*where) if tie == "loss" else None
     higher = run.sequence.objective.higher_is_better
-    run.best = keep_best(run.best, run.model, score, higher)
+    run.best = keep_best(run.best, run.model, score, higher, tie, loss)
 
 
 def _check_replicas(model: nn.Module, sequence: TaskSequence, seed: Seed) -> None:

@@ -33,6 +33,9 @@ class TrainSettings:
     )
     fused: bool = option(True, "one fused kernel for the optimizer's step")
     validation: float = option(0.0, "share of each task's training examples kept for validation")
+    tie: Literal["first", "last", "loss"] = option(
+        "first", "epochs equal on validation: keep the first, the last, or that of smaller loss"
+    )
     evaluate_every: int = option(0, "evaluate all seen tasks every so many tasks; 0: at the end")
     evaluate_at: tuple[int, ...] = option((), "evaluate all seen tasks after these many tasks")
 
@@ -46,6 +49,8 @@ class TrainSettings:
         for name in ("warmup", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}, not in [0, 1)")
+        if self.tie not in ("first", "last", "loss"):
+            raise ValueError(f"Invalid tie: {self.tie!r}, not 'first', 'last' or 'loss'")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"Invalid clip: {self.clip}")
         if self.cuda_graph and (self.accumulate > 1 or self.autocast == "fp16"):

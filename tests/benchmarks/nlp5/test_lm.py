@@ -196,7 +196,7 @@ def test_derpp_keeps_the_largest_logits_of_answers() -> None:
         method.loss((inputs, targets)).backward()
         method.observe((inputs, targets))
     _, _, kept = method.buffer.draw(8)
-    assert kept["values"].padded.shape == (8, 5, TOP)
+    assert kept["values"].padded.shape == (6, 5, TOP)  # all there are
     before = method.loss((inputs, targets))
     method.settings = DERPlusPlus.Settings(buffer=8, alpha=0.0)
     method.buffer.draws -= 2

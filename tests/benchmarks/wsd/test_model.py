@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from longtail.benchmarks.wsd.model import SentencePairs
 from longtail.benchmarks.wsd.tasks import PAIRS
@@ -148,3 +149,37 @@ def test_an_encoder_of_ours_comes_from_a_folder(tmp_path: Path) -> None:
         SentencePairs(model.encoder, 40)
     with pytest.raises(ValueError, match="no folder 'nowhere/at/all'"):
         SentencePairs.from_pretrained("nowhere/at/all", SEP)
+
+
+def checkpoint(folder: Path, pooler: dict[str, torch.Tensor], prefix: str = "") -> Path:
+    """An encoder's checkpoint with these tensors beside, all under a name of the whole model."""
+    torch.manual_seed(0)
+    Encoder(CONFIG).save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {prefix + k: v for k, v in {**tensors, **pooler}.items()}, folder / "model.safetensors"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_the_pooler_of_a_checkpoint_is_the_first_layer_of_the_classifier(tmp_path, prefix) -> None:
+    pooler = {"pooler.dense.weight": torch.randn(16, 16), "pooler.dense.bias": torch.randn(16)}
+    found = []
+    for name, tensors in (("with", pooler), ("without", {})):
+        source = checkpoint(tmp_path / name, tensors, prefix)
+        torch.manual_seed(5)
+        found.append(SentencePairs.from_pretrained(source, SEP))
+    ours, new = found
+    assert torch.equal(ours.inner.weight, pooler["pooler.dense.weight"])
+    assert torch.equal(ours.inner.bias, pooler["pooler.dense.bias"])
+    assert all(p.requires_grad for p in ours.inner.parameters())
+    assert new.inner.weight.std() < 0.03  # as BERT starts one
+    assert not new.inner.bias.any()
+    assert torch.equal(ours.outer.weight, new.outer.weight)  # the seed's, with or without
+
+
+def test_a_pooler_of_another_width_is_refused(tmp_path) -> None:
+    pooler = {"pooler.dense.weight": torch.randn(8, 16), "pooler.dense.bias": torch.randn(8)}
+    with pytest.raises(ValueError, match=r"pooler.dense.weight is \[8, 16\], not \[16, 16\]"):
+        SentencePairs.from_pretrained(checkpoint(tmp_path, pooler), SEP)

@@ -5,7 +5,8 @@ r"""Sentence matching: does the second sentence belong to the first? One score p
 
 (Huang et al., 2019: GlossBERT, whose classifier is BERT's: a tanh layer as wide as the encoder,
 then one number.) The prediction for a target is its candidate with the largest z; the loss is
-binary cross-entropy per pair. The number of parameters does not depend on the tasks.
+binary cross-entropy per pair. The tanh layer is the checkpoint's pooler, where it has one, as in
+GlossBERT. The number of parameters does not depend on the tasks.
 
 The last product is in fp32 under autocast too: scores rounded to bf16 would tie candidates that
 differ by less than half a percent.
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from longtail.models.encoder.auto import AutoEncoder, load_encoder
 from longtail.models.encoder.plain import Encoder
+from longtail.models.encoder.weights import locate, read_pooler
 from longtail.tasks.examples import Ragged
 
 
@@ -64,7 +66,9 @@ class SentencePairs(nn.Module):
     def from_pretrained(
         cls, source: str | Path, separator: int, dropout: float = 0.0, frozen: bool = False
     ) -> SentencePairs:
-        """Any encoder that `AutoModel` loads, by folder or name; the classifier is new.
+        """Any encoder that `AutoModel` loads, by folder or name; the last layer is new.
+
+        So is the tanh layer, unless the checkpoint has one over its first token (BERT's pooler).
 
         Args:
             dropout: of encoder and classifier.
@@ -73,7 +77,13 @@ class SentencePairs(nn.Module):
         encoder = load_encoder(source, dropout)
         if frozen:
             encoder.freeze_embeddings()
-        return cls(encoder, separator, dropout)
+        model = cls(encoder, separator, dropout)
+        pooler = read_pooler(locate(source), encoder.config.hidden)
+        if pooler is not None:
+            with torch.no_grad():
+                for own, given in zip(model.inner.parameters(), pooler, strict=True):
+                    own.copy_(given)
+        return model
 
     def forward(self, inputs: Ragged | Tensor) -> Tensor:
         if isinstance(self.encoder, AutoEncoder):

@@ -160,6 +160,20 @@ def read_weights(folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
     return weights
 
 
+def read_pooler(folder: Path, hidden: int) -> tuple[Tensor, Tensor] | None:
+    """Weight and bias, float32, of the layer over the first token, where a checkpoint has one."""
+    try:
+        path, found = read_tensors(folder)
+    except ValueError:  # in parts, as large models are: whoever loads the encoder says more
+        return None
+    weight, bias = (found.get(f"pooler.dense.{part}") for part in ("weight", "bias"))
+    if weight is None or bias is None:
+        return None
+    if weight.shape != (hidden, hidden) or bias.shape != (hidden,):
+        raise ValueError(f"{path}: pooler.dense.weight is {list(weight.shape)}, not {[hidden] * 2}")
+    return weight.float(), bias.float()
+
+
 _STACKED = {
     f"{part}_{kind}"
     for part in ("qkv", "out", "attention", "up", "down", "output")
