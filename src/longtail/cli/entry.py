@@ -59,8 +59,6 @@ def make_parser(command: str | None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, 1 (failed), 2 (bad input), 130 or 143 (stopped)."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if "" not in sys.path:  # `--method my_module:Mine` finds the user's modules
-        sys.path.insert(0, "")
     interrupts: list[int] = []
     try:
         with _noting_interrupts(interrupts):

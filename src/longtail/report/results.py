@@ -181,7 +181,14 @@ class Results:
     runs: list[Result]
     plan: dict[str, Any]
     problems: list[str]
+    trusted: frozenset[str] = frozenset()  # checks that a person named, not only the folder
     not_selected: int = 0  # finished runs that are no longer in `runs`, see `report.selection`
+
+    @property
+    def asked_checks(self) -> list[str]:
+        """The checks that the folder's plan names, whoever wrote it."""
+        asked = self.plan.get("report", {}).get("checks", [])
+        return [name for name in asked if isinstance(name, str)] if isinstance(asked, list) else []
 
     @property
     def finished(self) -> list[Result]:
