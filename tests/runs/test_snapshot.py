@@ -246,3 +246,14 @@ def test_generators_of_every_kind_come_back():
     a = draw()
     seed_generators(7)
     assert all(np.array_equal(x, y) for x, y in zip(a, draw(), strict=True))
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_written_through(tmp_path):
+    snapshots, _ = make(tmp_path)
+    snapshots.folder.mkdir(parents=True)
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (snapshots.folder / "writing.tmp").symlink_to(other)
+    snapshots.save(numbered(1))
+    assert other.read_text() == "precious"
+    assert snapshots.load()["value"] == 1

@@ -30,7 +30,7 @@ from longtail.runs.snapshot import (
 from longtail.runs.summary import run_summary, stack_summaries
 from longtail.runs.values import first_difference
 from longtail.support.devices import choose_device, hardware
-from longtail.support.files import FolderLock
+from longtail.support.files import FolderLock, remove_temporary
 from longtail.support.machine import now, versions
 from longtail.support.random import derive
 from longtail.support.signals import Stopped, StopRequest
@@ -147,6 +147,7 @@ def _held(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> Iterator
     """
     made = not files.folder.exists()
     with FolderLock(files.folder):
+        remove_temporary(files.folder)
         new = {path.name for path in files.folder.iterdir()} <= {files.lock.name}
         try:
             _claim(files, settings)

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from longtail.runs.values import first_difference
-from longtail.support.files import sync_folder
+from longtail.support.files import open_new, remove_temporary, sync_folder
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -124,9 +124,10 @@ class Snapshots:
 
     def _write(self, content: dict[str, Any], number: int) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / "writing.tmp"
+        remove_temporary(self.folder)
+        opened, temporary = open_new(self.folder, "writing")
         try:
-            with open(temporary, "wb") as file:
+            with opened as file:
                 hashed = _HashedFile(file)
                 torch.save(content, cast(IO[bytes], hashed))
                 hashed.finish()
