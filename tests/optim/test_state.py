@@ -270,3 +270,35 @@ def test_the_state_of_a_model_of_other_shapes_is_refused(implementation: dict[st
         train(second, b, range(1))
     with pytest.raises(ValueError, match=r"Invalid exp_avg: of shape \(100, 8\)"):
         second.end_task()
+
+
+def transposed(optimizer: Any, params: list[Parameter], keep_gradient: bool) -> None:
+    """A square parameter is laid out the other way round, at the same address."""
+    gradient = params[0].grad
+    params[0].grad = None
+    params[0].data = params[0].data.t()
+    if keep_gradient:
+        params[0].grad = gradient
+
+
+@pytest.mark.parametrize("keep_gradient", [True, False])
+def test_a_parameter_transposed_in_place_is_stepped_as_by_the_loop(
+    keep_gradient: bool, implementation: dict[str, Any]
+) -> None:
+    found = []
+    for how in (implementation, {"foreach": False, "fused": False}):
+        torch.manual_seed(0)
+        params = [Parameter(torch.randn(4, 4)), Parameter(torch.randn(3))]
+        optimizer = ContinualAdam(params, lr=0.1, **how)
+        for p in params:
+            p.grad = torch.randn_like(p)
+        for _ in range(3):
+            optimizer.step()
+        transposed(optimizer, params, keep_gradient)
+        if not keep_gradient:
+            params[0].grad = torch.randn(4, 4)  # contiguous, as a user's own may be
+        for _ in range(3):
+            optimizer.step()
+        found.append([p.detach().clone() for p in params])
+    for ours, loop in zip(*found, strict=True):
+        torch.testing.assert_close(ours, loop)
