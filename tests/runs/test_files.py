@@ -42,6 +42,7 @@ def test_a_study_finds_what_is_finished(tmp_path: Path):
     study = StudyFiles(tmp_path)
     for folder in (study.run("a"), study.run("b"), study.stack("c")):
         folder.folder.mkdir(parents=True)
-    study.run("a").write_summary({"RP": 1.0})
-    study.stack("c").write_runs([{"id": i, "config": {}, "summary": {}} for i in ("d", "e")])
+    study.run("a").finish(["a"], {"RP": 1.0})
+    entries = [{"id": i, "config": {}, "summary": {}} for i in ("d", "e")]
+    study.stack("c").finish(["d", "e"], entries)
     assert set().union(*(files.read_ids() for files in study.finished())) == {"a", "d", "e"}

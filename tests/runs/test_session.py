@@ -167,7 +167,7 @@ def test_stopped_while_writing_results(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device", str(files.result))
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFiles, "write_summary", full)
+        patch.setattr(RunFiles, "finish", full)
         with pytest.raises(OSError, match=r"No space left on device: .*summary\.json"):
             train_run(small(), out, QUIET)
     steps = []

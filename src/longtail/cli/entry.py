@@ -1,4 +1,4 @@
-"""The command line: `longtail run | study | report | data | list | wsd`.
+"""The command line: `longtail run | study | report | check | data | list | wsd`.
 
 Each command is a module with ``add_arguments(parser)`` and ``main(args) -> int``. Only the one that
 was asked for is imported, so that `longtail --help` answers before torch could have been loaded.
@@ -24,6 +24,7 @@ COMMANDS = {
     "run": ("longtail.cli.run", "train one method on one benchmark"),
     "study": ("longtail.cli.study", "execute all runs of a study file"),
     "report": ("longtail.cli.report", "tables, figures and a page from a folder of runs"),
+    "check": ("longtail.cli.check", "whether finished runs are as they were written"),
     "data": ("longtail.cli.data", "fetch or check a benchmark's files"),
     "list": ("longtail.cli.list", "benchmarks, methods, policies, studies"),
     "wsd": ("longtail.cli.wsd", "rank a word's senses in a sentence with a trained run"),

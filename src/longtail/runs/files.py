@@ -8,6 +8,7 @@ tasks.json              names and sizes of the tasks
 scores.jsonl            one line per evaluation, append only
 summary.json            RP, LP, BWT, FGT and the breakdown; written last, so it marks the end
 model.safetensors       final weights
+checksums.json          which run this was, and the SHA-256 of each of the files above
 timing.json             dates, seconds, versions, hardware, and from where the run was started;
                         the only file that has them
 snapshot/               the last consistent states
@@ -23,6 +24,7 @@ Nothing here needs torch, so reports can be made where there is none.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -31,13 +33,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tomli_w
 
 from longtail.runs.progress import finite
+from longtail.support.downloads import digest
 from longtail.support.files import LOCK, naming, parse_json, to_json, write_atomic, write_json
+
+
+class Recorded(NamedTuple):
+    """Which runs a folder is of, and the SHA-256 of its files."""
+
+    runs: tuple[str, ...]
+    sha256: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,8 @@ class TrainingFiles(ABC):
     TIMING: ClassVar[str] = "timing.json"
     ERROR: ClassVar[str] = "error.json"
     SNAPSHOTS: ClassVar[str] = "snapshot"
+    CHECKSUMS: ClassVar[str] = "checksums.json"
+    CHECKED: ClassVar[tuple[str, ...]]  # the files it speaks of, but for the end mark
 
     @property
     def settings(self) -> Path:
@@ -81,6 +93,10 @@ class TrainingFiles(ABC):
     @property
     def snapshots(self) -> Path:
         return self.folder / self.SNAPSHOTS
+
+    @property
+    def checksums(self) -> Path:
+        return self.folder / self.CHECKSUMS
 
     @property
     def lock(self) -> Path:
@@ -113,6 +129,31 @@ class TrainingFiles(ABC):
     def write_timing(self, content: Mapping[str, Any]) -> None:
         write_json(self.timing, content)
 
+    def finish(self, runs: Sequence[str], content: Any) -> None:
+        """Write the end mark, and before it whose it is and what the other files hold.
+
+        Args:
+            runs: ids of the runs that were trained here.
+            content: of the end mark.
+        """
+        text = to_json(content) + "\n"
+        paths = [self.folder / name for name in self.CHECKED]
+        found = {path.name: digest(path) for path in paths if path.exists()}
+        found[self.RESULT] = hashlib.sha256(text.encode()).hexdigest()
+        write_json(self.checksums, {"runs": list(runs), "sha256": found})
+        write_atomic(self.result, text)
+
+    def recorded(self) -> Recorded | None:
+        """What checksums.json says; None where there is none, as in folders of before it."""
+        try:
+            content = parse_json(self.checksums, dict)
+        except FileNotFoundError:
+            return None
+        runs, sums = content.get("runs"), content.get("sha256")
+        if not isinstance(runs, list) or not isinstance(sums, dict):
+            raise ValueError(f"{self.CHECKSUMS} has no runs or no sha256")
+        return Recorded(tuple(map(str, runs)), {str(k): str(v) for k, v in sums.items()})
+
     def record_failure(self, error: str, details: str = "") -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.error, {"error": error, "traceback": details})
@@ -125,6 +166,7 @@ class RunFiles(TrainingFiles):
     RESULT = "summary.json"
     SCORES = "scores.jsonl"
     WEIGHTS = "model.safetensors"
+    CHECKED = (SETTINGS, TrainingFiles.TASKS, SCORES, WEIGHTS)
 
     @property
     def weights(self) -> Path:
@@ -145,9 +187,6 @@ class RunFiles(TrainingFiles):
 
     def read_summary(self) -> dict[str, Any]:
         return parse_json(self.result, dict)
-
-    def write_summary(self, content: Mapping[str, Any]) -> None:
-        write_json(self.result, content)
 
     def write_weights(self, content: bytes) -> None:
         write_atomic(self.weights, content)
@@ -175,6 +214,7 @@ class StackFiles(TrainingFiles):
     RESULT = "runs.json"
     SCORES = "scores.npz"
     PARTIAL = "partial.npz"
+    CHECKED = (SETTINGS, TrainingFiles.TASKS, SCORES)
 
     @property
     def partial(self) -> Path:
@@ -200,9 +240,6 @@ class StackFiles(TrainingFiles):
             ):
                 raise ValueError(f"{self.RESULT} has an entry without id, config or summary")
         return entries
-
-    def write_runs(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        write_json(self.result, entries)
 
     def read_scores(self) -> dict[str, np.ndarray]:
         """Arrays ``own``, ``best``, ``last`` [runs, tasks], ``curve`` [runs, points] and more."""

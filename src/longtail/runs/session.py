@@ -24,6 +24,7 @@ from longtail.runs.progress import reporter as choose_reporter
 from longtail.runs.snapshot import (
     Snapshots,
     generator_state,
+    newest_config,
     seed_generators,
     set_generator_state,
 )
@@ -88,7 +89,7 @@ def train_run(
     files, settings = RunFiles(Path(out)), config.as_dict()
     tell = reporter or choose_reporter(options.quiet, options.json)
     place = choose_device(options.device)
-    with _held(files, settings):
+    with _held(files, settings, [config.id]):
         if files.result.exists():
             result = _known_summary(files)
         else:
@@ -100,7 +101,7 @@ def train_run(
                 result = run_summary(run, config)
                 files.write_weights(_weights(run.model))
                 session.write_timing()
-                files.write_summary(result)
+                files.finish([config.id], result)
     tell.finish(result, str(out))
     return result
 
@@ -122,7 +123,7 @@ def train_stack(
     files, settings = StackFiles(Path(out)), {config.id: config.as_dict() for config in configs}
     tell = reporter or choose_reporter(options.quiet, options.json)
     place = choose_device(options.device)
-    with _held(files, settings):
+    with _held(files, settings, list(settings)):
         if files.result.exists():
             return files.read_runs()
         with _threads(options.threads):
@@ -134,14 +135,16 @@ def train_stack(
             result, arrays = stack_summaries(stack)
             files.write_scores(arrays)
             session.write_timing()
-            files.write_runs(result)
+            files.finish(list(settings), result)
             files.partial.unlink(missing_ok=True)
     return result
 
 
 @contextmanager
-def _held(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Within ``with``, the folder is this process's and holds these settings.
+def _held(
+    files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str]
+) -> Iterator[None]:
+    """Within ``with``, the folder is this process's and holds these settings, of these runs.
 
     A new folder is left as it was where anything goes wrong before training begins.
     """
@@ -150,7 +153,7 @@ def _held(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> Iterator
         remove_temporary(files.folder)
         new = {path.name for path in files.folder.iterdir()} <= {files.lock.name}
         try:
-            _claim(files, settings)
+            _claim(files, settings, runs)
             yield
         except Exception:
             if new and not files.tasks.exists():
@@ -162,8 +165,10 @@ def _held(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> Iterator
             raise
 
 
-def _claim(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> None:
+def _claim(files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str]) -> None:
     """Write the settings into a new folder; refuse one that was started with others."""
+    if files.begun() and not files.settings.exists():
+        _require_same(files, settings, runs)
     if not files.settings.exists() or not files.begun():
         files.write_settings(settings)  # those whose benchmark could not be built bind nobody
         return
@@ -177,6 +182,51 @@ def _claim(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> None:
             f"{files.folder} holds another configuration: {key} is {there!r} there and {here!r} "
             "here; choose another --out or the same settings"
         )
+    if files.result.exists() and (recorded := _recorded(files)) and set(recorded) != set(runs):
+        raise ValueError(
+            f"{files.folder}: its {files.SETTINGS} is not that of the run that finished here, "
+            f"{', '.join(recorded[:3])}; put the right one back, or choose another --out"
+        )
+
+
+def _require_same(
+    files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str]
+) -> None:
+    """Refuse a folder without its settings, unless its other files say that these were they.
+
+    Settings that are written beside another run's scores would give them another name.
+    """
+    lost = f"{files.folder} has lost its {files.SETTINGS}"
+    recorded = _recorded(files)
+    if recorded:
+        same = set(recorded) == set(runs)
+        difference = "" if same else f"it is of run {', '.join(recorded[:3])}, not {runs[0]}"
+    elif not files.snapshots.exists() and not files.result.exists():
+        return  # it comes from the very beginning: nothing was learned yet
+    else:
+        there = newest_config(files.snapshots)
+        if there is None:
+            raise ValueError(
+                f"{lost}, and nothing else there says which run it was: put the file back, or "
+                "delete the folder, or choose another --out"
+            )
+        here = settings if isinstance(files, RunFiles) else {"runs": list(runs)}
+        found = first_difference(there, here)
+        difference = found and f"{found[0]} is {found[1]!r} there and {found[2]!r} here"
+    if difference:
+        raise ValueError(
+            f"{lost}, and is of another configuration: {difference}; repeat the command with the "
+            "settings it was started with, which writes the file anew, or choose another --out"
+        )
+
+
+def _recorded(files: RunFiles | StackFiles) -> tuple[str, ...]:
+    """The ids in checksums.json; none where there is no such file, or a damaged one."""
+    try:
+        recorded = files.recorded()
+    except ValueError:
+        return ()
+    return recorded.runs if recorded else ()
 
 
 def _known_summary(files: RunFiles) -> dict[str, Any]:

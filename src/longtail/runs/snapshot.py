@@ -144,7 +144,8 @@ class Snapshots:
             key, there, here = difference
             raise ValueError(
                 f"snapshot {path} is of another configuration: "
-                f"{key} is {there!r} there, {here!r} here"
+                f"{key} is {there!r} there, {here!r} here; delete the folder's settings and repeat "
+                "the command with those of the snapshot, or choose another --out"
             )
 
 
@@ -177,6 +178,16 @@ class _HashedFile:
             raise self.error
         self.file.flush()
         os.fsync(self.file.fileno())
+
+
+def newest_config(folder: Path) -> dict[str, Any] | None:
+    """The settings of the newest snapshot that is whole; None where there is none."""
+    for path in reversed(Snapshots(folder).files()):
+        try:
+            return _read(path)["config"]
+        except ValueError:
+            continue
+    return None
 
 
 def _number(files: list[Path]) -> int:
