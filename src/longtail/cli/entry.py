@@ -100,6 +100,8 @@ def _failed(error: Exception) -> int:
     """One sentence for an exception, and its exit code."""
     if isinstance(error, ValueError):
         return _say(str(error), 2)
+    if isinstance(error, FloatingPointError):  # a run that diverged, with --stop-on-nan
+        return _say(str(error), 1)
     if isinstance(error, ModuleNotFoundError):
         return _say(f"this needs the package {error.name!r}, which is not installed", 1)
     if isinstance(error, OSError):

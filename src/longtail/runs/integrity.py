@@ -72,8 +72,8 @@ def wrong_score(summary: dict[str, Any], last: np.ndarray, sizes: np.ndarray | N
     told = summary.get("RP")
     if sizes is None:
         return "the sizes of its tasks are missing, so its scores cannot be weighted"
-    if not isinstance(told, int | float) or isinstance(told, bool):
-        return None
+    if not isinstance(told, int | float) or isinstance(told, bool) or not math.isfinite(told):
+        return None  # it diverged
     tested = sizes > 0
     found = float(last[tested] @ sizes[tested] / sizes[tested].sum()) if tested.any() else 0.0
     if math.isclose(found, told, rel_tol=TOLERANCE, abs_tol=TOLERANCE):

@@ -37,6 +37,7 @@ from longtail.support.random import derive
 from longtail.support.signals import Stopped, StopRequest
 from longtail.training import Interrupted, Run, train
 
+LOOK_SECONDS = 5.0  # least time between two waits for a GPU to see whether a run diverged
 PARTIAL_SECONDS = 10.0  # least time between two writings of a stack's scores
 
 
@@ -50,6 +51,7 @@ class RunOptions:
         snapshot_minutes: least time between snapshots; 0 writes one after every step.
         quiet: print only warnings and errors.
         json: print JSON lines.
+        stop_on_nan: raise `FloatingPointError` where weights are infinite or not a number.
     """
 
     device: str = "auto"
@@ -57,6 +59,7 @@ class RunOptions:
     snapshot_minutes: float = 2.0
     quiet: bool = False
     json: bool = False
+    stop_on_nan: bool = False
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -96,7 +99,9 @@ def train_run(
             with _threads(options.threads):
                 seed_generators(derive(config.seed, "run"))
                 run = build_run(config, place)
-                session = Session(run, files, settings, tell, options.snapshot_minutes)
+                session = Session(
+                    run, files, settings, tell, options.snapshot_minutes, options.stop_on_nan
+                )
                 session.train(_title(config), on_step)
                 result = run_summary(run, config)
                 files.write_weights(_weights(run.model))
@@ -130,7 +135,9 @@ def train_stack(
             seed_generators(derive(configs[0].seed, "run"))
             stack = build_stack(configs, place)
             ids = {"runs": list(settings)}
-            session = Session(stack.run, files, ids, tell, options.snapshot_minutes)
+            session = Session(
+                stack.run, files, ids, tell, options.snapshot_minutes, options.stop_on_nan
+            )
             session.train(f"{len(configs)} runs of {configs[0].benchmark}", on_step)
             result, arrays = stack_summaries(stack)
             files.write_scores(arrays)
@@ -267,6 +274,7 @@ class Session:
         config: plain settings that a snapshot must agree with.
         tell: shown progress and warnings.
         minutes: least time between snapshots.
+        stop_on_nan: raise where it diverges, instead of a warning.
     """
 
     def __init__(
@@ -276,8 +284,10 @@ class Session:
         config: Mapping[str, Any],
         tell: Reporter,
         minutes: float,
+        stop_on_nan: bool = False,
     ) -> None:
         self.run, self.files, self.tell = run, files, tell
+        self.stop_on_nan, self.warned, self.looked = stop_on_nan, False, time.monotonic()
         self.snapshots = Snapshots(files.snapshots, minutes, config, warn=tell.warn)
         # A stack's scores are arrays; they stay in the matrix, thus in the snapshot. Beside it,
         # now and then, in a file of their own: a snapshot is large, and they may be all one wants.
@@ -303,6 +313,8 @@ class Session:
                     raise Interrupted
                 if self.snapshots.due():
                     self.save()
+                if run.position.step == 0:
+                    self._look_for_divergence()
                 ticker.tick()
                 if on_step is not None:
                     on_step(run)
@@ -319,7 +331,30 @@ class Session:
                 self.tell.close()
                 if self.journal is not None:
                     self.journal.sync()
+        self._look_for_divergence(at_once=True)
         self.save(keep=1)  # the end is a state too; nothing will fall back from it
+
+    def _look_for_divergence(self, at_once: bool = False) -> None:
+        """Say once that weights are not finite; on a GPU, which has to be waited for, now and then.
+
+        Raises:
+            FloatingPointError: where that is asked for.
+        """
+        recent = time.monotonic() - self.looked < LOOK_SECONDS
+        if self.warned or (recent and not at_once and self.run.device.type != "cpu"):
+            return
+        self.looked = time.monotonic()
+        task = self.run.divergence.found()
+        if task is None:
+            return
+        name = self.run.sequence.names[task]
+        text = f"diverged at task {task} ({name}): weights are infinite or not a number"
+        if self.stop_on_nan:
+            raise FloatingPointError(
+                f"{text}; a lower learning rate may help ({self.files.folder})"
+            )
+        self.warned = True
+        self.tell.warn(f"{text}; scores from there on mean nothing, and reports leave them out")
 
     def save(self, keep: int = 2) -> None:
         self.run.recorder.settle()  # into the journal too
