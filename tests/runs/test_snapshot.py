@@ -257,3 +257,24 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_written_through(tmp_pa
     snapshots.save(numbered(1))
     assert other.read_text() == "precious"
     assert snapshots.load()["value"] == 1
+
+
+def test_a_snapshot_of_another_format_gets_a_sentence_and_stays(tmp_path, monkeypatch):
+    snapshots, said = make(tmp_path)
+    snapshots.save(numbered(1))
+    monkeypatch.setattr("longtail.runs.snapshot.FORMAT", 2)
+    snapshots.save(numbered(2))
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"has format 2, this longtail reads 1: go on with"):
+        snapshots.load()
+    assert len(snapshots.files()) == 2
+    assert said == []
+
+
+def test_a_snapshot_from_before_formats_were_written_down_is_read(tmp_path):
+    snapshots, _ = make(tmp_path)
+    snapshots.folder.mkdir(parents=True)
+    path = snapshots.folder / "x.pt"
+    torch.save({"config": snapshots.config, "state": numbered(3)}, path)
+    path.rename(path.with_name(f"00000001-{hashlib.sha256(path.read_bytes()).hexdigest()}.pt"))
+    assert snapshots.load()["value"] == 3

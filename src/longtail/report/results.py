@@ -101,8 +101,10 @@ class Result:
         if wrong or self.diverged:
             return wrong
         if self.scores is None:
-            known = RunFiles(self.folder).tasks.exists() or self.stack is not None
-            return "it has finished, but its scores are missing or cannot be read" if known else ""
+            files = StackFiles(self.folder) if self.stack else RunFiles(self.folder)
+            lost = files.tasks.exists() and not files.scores.exists()
+            # Somebody may have kept the summaries alone; what cannot be read was said already.
+            return "it has finished, but its scores are missing" if lost else None
         return wrong_score(self.summary, self.scores.last, self.scores.test_sizes)
 
     @cached_property

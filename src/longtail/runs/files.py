@@ -315,6 +315,17 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
+        self._sha = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """Of the lines so far."""
+        return self._sha.hexdigest()
+
+    def begins_with(self, size: int, sha256: str) -> bool:
+        """Whether the first ``size`` bytes on the disk are those that were written."""
+        with open(self.path, "rb") as file:
+            return hashlib.sha256(file.read(size)).hexdigest() == sha256
 
     def on_disk(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
@@ -324,12 +335,14 @@ class Journal:
         with open(self.path, "ab") as file:
             file.truncate(size)
         self.size = size
+        self._sha = hashlib.sha256(self.path.read_bytes())
 
     def append(self, after: int, tasks: range, scores: np.ndarray) -> None:
         values = dict(zip(map(str, tasks), scores.tolist(), strict=True))
         line = json.dumps({"after": after, "scores": finite(values)}) + "\n"
         with naming(self.path), open(self.path, "ab") as file:
             self.size += file.write(line.encode())
+        self._sha.update(line.encode())
 
     def sync(self) -> None:
         with naming(self.path), open(self.path, "ab") as file:

@@ -37,6 +37,7 @@ from longtail.support.random import derive
 from longtail.support.signals import Stopped, StopRequest
 from longtail.training import Interrupted, Run, train
 
+_ENTRIES = frozenset({"run", "generators", "scores", "seconds", "sessions", "started"})
 LOOK_SECONDS = 5.0  # least time between two waits for a GPU to see whether a run diverged
 PARTIAL_SECONDS = 10.0  # least time between two writings of a stack's scores
 
@@ -365,6 +366,7 @@ class Session:
                 "run": self.run.state_dict(),
                 "generators": generator_state(),
                 "scores": self.journal.size if self.journal else 0,
+                "scores_sha256": self.journal.sha256 if self.journal else "",
                 "seconds": self._passed(),
                 "sessions": self.sessions,
                 "started": self.started,
@@ -399,8 +401,18 @@ class Session:
         return True
 
     def _usable(self, state: dict[str, Any]) -> str | None:
-        if self.journal is not None and self.journal.on_disk() < state["scores"]:
+        missing = _ENTRIES - state.keys()
+        if not missing and isinstance(state["run"], dict):
+            missing = self.run.state_dict().keys() - {"diverged"} - state["run"].keys()
+        if missing:
+            return f"it has no {min(missing)}"
+        if self.journal is None:
+            return None
+        size, sha256 = state["scores"], state.get("scores_sha256")
+        if self.journal.on_disk() < size:
             return f"{self.journal.path.name} has lost lines it counts on"
+        if sha256 and size and not self.journal.begins_with(size, sha256):
+            return f"{self.journal.path.name} has other lines than it counts on"
         return None
 
     def _record(self, run: Run, after: int, tasks: range, scores: np.ndarray) -> None:

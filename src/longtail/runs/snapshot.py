@@ -27,6 +27,8 @@ import torch
 from longtail.runs.values import first_difference
 from longtail.support.files import open_new, remove_temporary, sync_folder
 
+FORMAT = 1  # of what is in a snapshot; those from before it was written down are of the first
+
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -82,7 +84,9 @@ class Snapshots:
         began = self._clock()
         old = self.files()
         try:
-            path = self._write({"config": self.config, "state": dict(state)}, _number(old) + 1)
+            path = self._write(
+                {"format": FORMAT, "config": self.config, "state": dict(state)}, _number(old) + 1
+            )
         except OSError as error:
             left = f"; the last good one is {old[-1]}" if old else "; there is no earlier one"
             text = f"cannot write a snapshot to {self.folder}: {error.strerror or error}{left}"
@@ -107,6 +111,7 @@ class Snapshots:
             except ValueError as error:
                 self.warn(f"snapshot {path} is damaged ({error}); {instead}")
                 continue
+            _refuse_format(content, path)
             self._refuse_other(content["config"], path)
             reason = usable(content["state"]) if usable else None
             if reason is None:
@@ -178,6 +183,15 @@ class _HashedFile:
             raise self.error
         self.file.flush()
         os.fsync(self.file.fileno())
+
+
+def _refuse_format(content: dict[str, Any], path: Path) -> None:
+    """One of another version is whole: to pass it over would throw its work away in silence."""
+    if (found := content.get("format", 1)) != FORMAT:
+        raise ValueError(
+            f"snapshot {path} has format {found!r}, this longtail reads {FORMAT}: go on with the "
+            f"longtail that wrote it, or delete {path.parent} to begin with the first task"
+        )
 
 
 def newest_config(folder: Path) -> dict[str, Any] | None:
