@@ -175,7 +175,7 @@ class RunFiles(TrainingFiles):
     def read_settings(self) -> dict[str, Any]:
         try:
             return tomllib.loads(self.settings.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.SETTINGS}: {error}") from None
 
     def write_settings(self, content: Mapping[str, Any]) -> None:

@@ -109,7 +109,7 @@ def parse_json(path: Path, kind: type) -> Any:
     """The content of a JSON file; `ValueError` names it where it is not a `kind`."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name}: {error}") from None
     if not isinstance(found, kind):
         raise ValueError(f"{path.name} holds a {type(found).__name__}, not a {kind.__name__}")
