@@ -302,3 +302,12 @@ def test_a_parameter_transposed_in_place_is_stepped_as_by_the_loop(
         found.append([p.detach().clone() for p in params])
     for ours, loop in zip(*found, strict=True):
         torch.testing.assert_close(ours, loop)
+
+
+def test_fused_refuses_a_meta_parameter_as_torch_does() -> None:
+    meta = Parameter(torch.ones(3, device="meta"))
+    meta.grad = torch.ones(3, device="meta")
+    for kind in (torch.optim.AdamW, ContinualAdam):
+        optimizer = kind([meta], fused=True)
+        with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 and meta"):
+            optimizer.step()

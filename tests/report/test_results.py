@@ -229,3 +229,14 @@ def test_unreadable_end_of_a_stack_is_not_finished(tmp_path: Path, capsys):
     (tmp_path / "stacks" / "s" / "runs.json").write_text("[{")
     assert finished_ids(tmp_path) == set()
     assert str(tmp_path / "stacks" / "s" / "runs.json") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"metrics": [["RP"]]}, {"checks": "mc"}, {"pair": ["a"]}, {"title": 3}]
+)
+def test_what_a_plan_asks_of_a_report_in_the_wrong_kind_is_left_out_and_said(tmp_path, wrong):
+    write_study(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps({"report": wrong}))
+    results = load(tmp_path)
+    write(results, tmp_path, with_figures=False, with_page=False)
+    assert f"report.{next(iter(wrong))} = " in results.problems[0]

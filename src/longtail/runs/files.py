@@ -193,6 +193,7 @@ class RunFiles(TrainingFiles):
 
     def read_evaluations(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yields (after, task indices, scores) of every evaluation, in their order."""
+        before = -1
         with open(self.scores, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 try:
@@ -201,10 +202,24 @@ class RunFiles(TrainingFiles):
                     if not line.endswith("\n"):
                         return  # the last line of an interrupted run may be cut off
                     raise ValueError(f"line {number} is not JSON: {line.strip()[:40]!r}") from None
-                found = entry["scores"]
+                found = _checked_scores(entry, number, before)
+                before = entry["after"]
                 values = [float("nan") if v is None else float(v) for v in found.values()]
                 tasks = np.fromiter(map(int, found), np.int64, len(found))
                 yield int(entry["after"]), tasks, np.array(values)
+
+
+def _checked_scores(entry: Any, number: int, before: int) -> dict[str, Any]:
+    """The scores of a line of scores.jsonl; `ValueError` where it cannot be one."""
+    found = entry.get("scores") if isinstance(entry, dict) else None
+    after = entry.get("after") if isinstance(entry, dict) else None
+    if not isinstance(found, dict) or type(after) is not int:
+        raise ValueError(f"line {number} has no scores, or does not say after which task")
+    if after < before:
+        raise ValueError(f"line {number} is out of order: after task {after}, but before {before}")
+    if not all(task.isascii() and task.isdigit() and len(task) < 10 for task in found):
+        raise ValueError(f"line {number} has scores of what is no task")
+    return found
 
 
 class StackFiles(TrainingFiles):
@@ -260,8 +275,13 @@ class StackFiles(TrainingFiles):
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    with open(path, "rb") as opened, np.load(opened) as file:
-        return {name: file[name] for name in file.files}
+    try:
+        with open(path, "rb") as opened, np.load(opened) as file:
+            return {name: file[name] for name in file.files}
+    except OSError:
+        raise
+    except Exception as error:  # of damaged bytes NumPy and zipfile make errors of many kinds
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -132,7 +132,7 @@ def unpack(path: Path) -> None:
                         file.write(source.read())
         for part, whole in parts.items():
             os.replace(part, whole)
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise ValueError(f"{path} cannot be unpacked ({error}): delete it and try again") from None
     finally:
         for part in parts:
