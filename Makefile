@@ -6,12 +6,17 @@ STAMP  := $(VENV)/.installed
 # A worker for each core, which takes over waiting tests of slower ones; each has one thread (conftest.py).
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
-.PHONY: help demo test test-all lint format perf clean
+KILLS  ?= 1000
+FUZZ   ?= 20000
+SEED   ?= 0
+
+.PHONY: help demo test test-all soak lint format perf clean
 
 help:
 	@echo "make demo   the synthetic study: table, checks and figure in a bit over a minute"
 	@echo "make test   lint, type check and the test suite"
 	@echo "make test-all   the slow and the browser tests too (some 15 minutes)"
+	@echo "make soak   hours of damaged input and killed runs (FUZZ=20000 KILLS=1000 SEED=0)"
 	@echo "make lint   ruff, pyright and the import rules only"
 	@echo "make perf   speed and memory, as ratios taken in one run"
 
@@ -29,6 +34,10 @@ test: lint
 
 test-all: lint
 	$(PYTEST) -m 'not gpu'
+
+soak: $(STAMP)
+	LONGTAIL_FUZZ=$(FUZZ) $(PYTEST) tests/fuzz
+	$(BIN)/python tests/fuzz/kill_soak.py --kills $(KILLS) --seed $(SEED) --out results/soak/kills.json
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

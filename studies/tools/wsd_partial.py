@@ -116,7 +116,7 @@ def _write_stack(
     files.write_scores(stacked)
     write_json(files.tasks, {"names": [str(name) for name in words.names]})
     files.write_settings({config.id: config.as_dict() for config in configs})
-    files.write_runs(entries)
+    files.finish([entry["id"] for entry in entries], entries)
 
 
 def _at(values: Any, place: tuple[int, int]) -> Any:

@@ -330,3 +330,44 @@ def test_print_shows_what_is_remembered() -> None:
     assert "tasks seen: 0\nsteps remembered: 0\n" in repr(optimizer)
     train(optimizer, a, range(7), boundary_after=[1, 4])
     assert "tasks seen: 2\nsteps remembered: 5\n" in repr(optimizer)
+
+
+def transposed(optimizer: Any, params: list[Parameter], keep_gradient: bool) -> None:
+    """A square parameter is laid out the other way round, at the same address."""
+    gradient = params[0].grad
+    params[0].grad = None
+    params[0].data = params[0].data.t()
+    if keep_gradient:
+        params[0].grad = gradient
+
+
+@pytest.mark.parametrize("keep_gradient", [True, False])
+def test_a_parameter_transposed_in_place_is_stepped_as_by_the_loop(
+    keep_gradient: bool, implementation: dict[str, Any]
+) -> None:
+    found = []
+    for how in (implementation, {"foreach": False, "fused": False}):
+        torch.manual_seed(0)
+        params = [Parameter(torch.randn(4, 4)), Parameter(torch.randn(3))]
+        optimizer = ContinualAdam(params, lr=0.1, **how)
+        for p in params:
+            p.grad = torch.randn_like(p)
+        for _ in range(3):
+            optimizer.step()
+        transposed(optimizer, params, keep_gradient)
+        if not keep_gradient:
+            params[0].grad = torch.randn(4, 4)  # contiguous, as a user's own may be
+        for _ in range(3):
+            optimizer.step()
+        found.append([p.detach().clone() for p in params])
+    for ours, loop in zip(*found, strict=True):
+        torch.testing.assert_close(ours, loop)
+
+
+def test_fused_refuses_a_meta_parameter_as_torch_does() -> None:
+    meta = Parameter(torch.ones(3, device="meta"))
+    meta.grad = torch.ones(3, device="meta")
+    for kind in (torch.optim.AdamW, ContinualAdam):
+        optimizer = kind([meta], fused=True)
+        with pytest.raises(RuntimeError, match=r"`fused=True` requires .* torch.float32 and meta"):
+            optimizer.step()

@@ -52,6 +52,12 @@ def test_a_task_without_test_examples_leaves_the_curve_whole(tmp_path: Path, hol
     tasks = json.loads((folder / "tasks.json").read_text())
     tasks["test_sizes"][hole] = 0
     (folder / "tasks.json").write_text(json.dumps(tasks))
+    kept = [i for i in range(12) if i != hole]
+    rp = np.average(
+        [lines[-1]["scores"][str(i)] for i in kept], weights=[tasks["test_sizes"][i] for i in kept]
+    )
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "RP": rp}))
     results = load(tmp_path)
     scores = results.runs[0].scores
     assert scores is not None
@@ -223,3 +229,14 @@ def test_unreadable_end_of_a_stack_is_not_finished(tmp_path: Path, capsys):
     (tmp_path / "stacks" / "s" / "runs.json").write_text("[{")
     assert finished_ids(tmp_path) == set()
     assert str(tmp_path / "stacks" / "s" / "runs.json") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"metrics": [["RP"]]}, {"checks": "mc"}, {"pair": ["a"]}, {"title": 3}]
+)
+def test_what_a_plan_asks_of_a_report_in_the_wrong_kind_is_left_out_and_said(tmp_path, wrong):
+    write_study(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps({"report": wrong}))
+    results = load(tmp_path)
+    write(results, tmp_path, with_figures=False, with_page=False)
+    assert f"report.{next(iter(wrong))} = " in results.problems[0]

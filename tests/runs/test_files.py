@@ -42,6 +42,33 @@ def test_a_study_finds_what_is_finished(tmp_path: Path):
     study = StudyFiles(tmp_path)
     for folder in (study.run("a"), study.run("b"), study.stack("c")):
         folder.folder.mkdir(parents=True)
-    study.run("a").write_summary({"RP": 1.0})
-    study.stack("c").write_runs([{"id": i, "config": {}, "summary": {}} for i in ("d", "e")])
+    study.run("a").finish(["a"], {"RP": 1.0})
+    entries = [{"id": i, "config": {}, "summary": {}} for i in ("d", "e")]
+    study.stack("c").finish(["d", "e"], entries)
     assert set().union(*(files.read_ids() for files in study.finished())) == {"a", "d", "e"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"after": 0, "scores": {"0": 1.0}}', "line 3 is out of order: after task 0, but before"),
+        ('{"after": 2}', "line 3 has no scores"),
+        ("[1]", "line 3 has no scores"),
+        ('{"after": 2, "scores": {"-1": 1.0}}', "line 3 has scores of what is no task"),
+    ],
+)
+def test_a_line_of_scores_that_cannot_be_is_named(tmp_path: Path, line: str, said: str):
+    first = "".join(f'{{"after": {i}, "scores": {{"{i}": 0.5}}}}\n' for i in range(2))
+    RunFiles(tmp_path).scores.write_text(f"{first}{line}\n")
+    with pytest.raises(ValueError, match=said):
+        list(RunFiles(tmp_path).read_evaluations())
+
+
+def test_arrays_with_a_damaged_header_are_a_value_error(tmp_path: Path):
+    files = StackFiles(tmp_path)
+    files.write_scores({"own": np.ones(3)})
+    content = files.scores.read_bytes()
+    for damaged in (content.replace(b"'descr'", b"'des(r("), content.replace(b"\n", b"(")):
+        files.scores.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"."):
+            files.read_scores()

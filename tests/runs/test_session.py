@@ -163,11 +163,11 @@ def test_stopped_while_writing_results(tmp_path, monkeypatch):
     train_run(small(), tmp_path / "whole", QUIET)
     out = tmp_path / "pieces"
 
-    def full(files, value):
+    def full(files, runs, content):
         raise OSError(28, "No space left on device", str(files.result))
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFiles, "write_summary", full)
+        patch.setattr(RunFiles, "finish", full)
         with pytest.raises(OSError, match=r"No space left on device: .*summary\.json"):
             train_run(small(), out, QUIET)
     steps = []
@@ -529,3 +529,34 @@ def test_a_damaged_summary_is_named(tmp_path, text):
     (tmp_path / "summary.json").unlink()
     train_run(small(), tmp_path, QUIET)  # from the last snapshot
     assert (tmp_path / "summary.json").read_text() == whole
+
+
+def test_zeroed_scores_of_the_right_size_are_noticed(tmp_path):
+    train_run(small(), tmp_path / "whole", QUIET)
+    out = tmp_path / "pieces"
+    stopped_twice(out)
+    scores = out / "scores.jsonl"
+    assert scores.stat().st_size
+    scores.write_bytes(bytes(scores.stat().st_size))
+    heard = Heard()
+    train_run(small(), out, reporter=heard)
+    assert "scores.jsonl has other lines than it counts on" in heard.named("warn")[0][1]
+    assert content(out) == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("entry", ["generators", "optimizer"])
+def test_a_snapshot_that_lacks_an_entry_gives_way_to_the_one_before(tmp_path, monkeypatch, entry):
+    train_run(small(), tmp_path / "whole", QUIET)
+    out = tmp_path / "pieces"
+    stopped_twice(out)
+    config = small().as_dict()
+    snapshots = Snapshots(out / "snapshot", config=config)
+    state = snapshots.load()
+    assert state is not None
+    for holder in (state, state["run"]):
+        holder.pop(entry, None)
+    snapshots.save(state, keep=3)
+    heard = Heard()
+    train_run(small(), out, reporter=heard)
+    assert f"it has no {entry}" in heard.named("warn")[0][1]
+    assert content(out) == content(tmp_path / "whole")

@@ -246,3 +246,35 @@ def test_generators_of_every_kind_come_back():
     a = draw()
     seed_generators(7)
     assert all(np.array_equal(x, y) for x, y in zip(a, draw(), strict=True))
+
+
+def test_a_link_in_the_place_of_the_temporary_file_is_not_written_through(tmp_path):
+    snapshots, _ = make(tmp_path)
+    snapshots.folder.mkdir(parents=True)
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (snapshots.folder / "writing.tmp").symlink_to(other)
+    snapshots.save(numbered(1))
+    assert other.read_text() == "precious"
+    assert snapshots.load()["value"] == 1
+
+
+def test_a_snapshot_of_another_format_gets_a_sentence_and_stays(tmp_path, monkeypatch):
+    snapshots, said = make(tmp_path)
+    snapshots.save(numbered(1))
+    monkeypatch.setattr("longtail.runs.snapshot.FORMAT", 2)
+    snapshots.save(numbered(2))
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"has format 2, this longtail reads 1: go on with"):
+        snapshots.load()
+    assert len(snapshots.files()) == 2
+    assert said == []
+
+
+def test_a_snapshot_from_before_formats_were_written_down_is_read(tmp_path):
+    snapshots, _ = make(tmp_path)
+    snapshots.folder.mkdir(parents=True)
+    path = snapshots.folder / "x.pt"
+    torch.save({"config": snapshots.config, "state": numbered(3)}, path)
+    path.rename(path.with_name(f"00000001-{hashlib.sha256(path.read_bytes()).hexdigest()}.pt"))
+    assert snapshots.load()["value"] == 3

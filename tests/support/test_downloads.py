@@ -233,3 +233,15 @@ def test_without_a_choice_the_cache_is_where_linux_keeps_them(
     ):
         unset()
         assert cache_folder() == tmp_path / "home" / ".cache" / "longtail"
+
+
+@pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+@pytest.mark.parametrize("content", [b"", b"precious"])
+def test_a_link_in_the_place_of_the_part_is_not_written_through(
+    server: Server, tmp_path: Path, link: str, content: bytes
+) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(content)
+    getattr(tmp_path / "a.bin.part", link)(other)
+    assert fetch(Remote("a.bin", (server.url(),), sha256=SHA), tmp_path).read_bytes() == BODY
+    assert other.read_bytes() == content

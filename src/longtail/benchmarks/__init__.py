@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 from longtail.benchmarks.spec import Benchmark, BenchmarkSpec, spec_of
+from longtail.support.modules import import_named, is_module_name
 
 __all__ = ["BENCHMARKS", "Benchmark", "BenchmarkSpec", "load"]
 
@@ -30,10 +31,11 @@ def load(name: str) -> BenchmarkSpec[Any]:
     """A benchmark: one of ours by name, or your own module by its dotted path."""
     path = BENCHMARKS.get(name, name)
     known = f"known: {', '.join(BENCHMARKS)}, or a module's dotted path"
-    if not all(part.isidentifier() for part in path.split(".")):
+    if not is_module_name(path):
         raise ValueError(f"unknown benchmark {name!r}; {known}")
     try:
-        module = importlib.import_module(path)
+        ours = name in BENCHMARKS
+        module = importlib.import_module(path) if ours else import_named(path)
     except ModuleNotFoundError as error:
         if error.name is None or not path.startswith(error.name):
             raise  # the benchmark is there; something it imports is not

@@ -12,6 +12,8 @@ from torch import nn
 
 from longtail.tasks import Evaluator, TaskSequence
 
+MOST_TASKS = 1_000_000  # of a benchmark that makes its tasks: more would fill the memory with names
+
 S = TypeVar("S")
 
 

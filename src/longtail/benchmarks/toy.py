@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
+from longtail.benchmarks.spec import MOST_TASKS
 from longtail.models.mlp import MLP
 from longtail.names import option
 from longtail.support.random import integers, normal, permutation, uniform
@@ -49,6 +50,8 @@ class Settings:
     seed: int = option(0, "seed of the data")
 
     def __post_init__(self) -> None:
+        if self.tasks > MOST_TASKS:
+            raise ValueError(f"Invalid tasks: {self.tasks:,}, more than {MOST_TASKS:,}")
         for name in ("tasks", "classes", "classes_per_task", "features", "hidden", "minimum"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}, should be at least 1")

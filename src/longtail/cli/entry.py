@@ -1,4 +1,4 @@
-"""The command line: `longtail run | study | report | data | list | wsd`.
+"""The command line: `longtail run | study | report | check | data | list | wsd`.
 
 Each command is a module with ``add_arguments(parser)`` and ``main(args) -> int``. Only the one that
 was asked for is imported, so that `longtail --help` answers before torch could have been loaded.
@@ -24,6 +24,7 @@ COMMANDS = {
     "run": ("longtail.cli.run", "train one method on one benchmark"),
     "study": ("longtail.cli.study", "execute all runs of a study file"),
     "report": ("longtail.cli.report", "tables, figures and a page from a folder of runs"),
+    "check": ("longtail.cli.check", "whether finished runs are as they were written"),
     "data": ("longtail.cli.data", "fetch or check a benchmark's files"),
     "list": ("longtail.cli.list", "benchmarks, methods, policies, studies"),
     "wsd": ("longtail.cli.wsd", "rank a word's senses in a sentence with a trained run"),
@@ -59,8 +60,6 @@ def make_parser(command: str | None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, 1 (failed), 2 (bad input), 130 or 143 (stopped)."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    if "" not in sys.path:  # `--method my_module:Mine` finds the user's modules
-        sys.path.insert(0, "")
     interrupts: list[int] = []
     try:
         with _noting_interrupts(interrupts):
@@ -101,6 +100,8 @@ def _failed(error: Exception) -> int:
     """One sentence for an exception, and its exit code."""
     if isinstance(error, ValueError):
         return _say(str(error), 2)
+    if isinstance(error, FloatingPointError):  # a run that diverged, with --stop-on-nan
+        return _say(str(error), 1)
     if isinstance(error, ModuleNotFoundError):
         return _say(f"this needs the package {error.name!r}, which is not installed", 1)
     if isinstance(error, OSError):

@@ -37,6 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-figures", action="store_true", help="skip the figures")
     parser.add_argument("--no-page", action="store_true", help="skip report.html")
+    parser.add_argument(
+        "--study", type=Path, metavar="FILE", help="a study file, whose own checks may then run"
+    )
+    parser.add_argument(
+        "--trust", action="store_true", help="run whatever checks the folder names: they are code"
+    )
     parser.add_argument("--json", action="store_true", help="print table.json, nothing else")
     parser.add_argument("--quiet", action="store_true", help="print only the paths")
 
@@ -63,6 +69,8 @@ def main(args: argparse.Namespace) -> int:
         page=not args.no_page,
         json=args.json,
         quiet=args.quiet,
+        study=args.study,
+        trust=args.trust,
     )
     code = make_report(options)
     if args.log:

@@ -22,7 +22,7 @@ Calling it again with the same --out resumes an interrupted run and leaves a fin
 """
 USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] [settings]"
 RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}
-RESERVED |= {"help", "benchmark"}
+RESERVED |= {"help", "benchmark", "stop-on-nan"}
 TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
 
 
@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOOL",
         help="also log to tensorboard, wandb or mlflow; may be given more than once",
     )
+    add("--stop-on-nan", action="store_true", help="stop where weights are infinite or NaN")
     add("--quiet", action="store_true", help="print only warnings and errors")
     add("--json", action="store_true", help="JSON lines on stdout")
 
@@ -157,7 +158,9 @@ def main(args: argparse.Namespace) -> int:
 
     config = resolve(args.benchmark, args.config, args.flags, args.set)
     out = args.out or default_out(config)
-    options = RunOptions(args.device, args.threads, args.snapshot_minutes)
+    options = RunOptions(
+        args.device, args.threads, args.snapshot_minutes, stop_on_nan=args.stop_on_nan
+    )
     tell = logged(reporter(args.quiet, args.json), args.log, config, out)
     train_run(config, out, options, reporter=tell)
     return 0

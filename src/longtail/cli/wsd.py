@@ -90,7 +90,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _settings(run: Path) -> Any:
     """The benchmark's settings of a finished run."""
-    from longtail.runs.config import resolve
+    from longtail.runs.config import read_toml, resolve
     from longtail.runs.files import RunFiles
 
     files = RunFiles(run)
@@ -98,10 +98,11 @@ def _settings(run: Path) -> Any:
         if not path.is_file():
             text = f"{run} has no {path.name}: give the folder of a finished `longtail run`"
             raise ValueError(text)
-    config = resolve(file=files.settings)
-    if config.benchmark != "wsd":
-        raise ValueError(f"{run} is a run of {config.benchmark}, not of wsd")
-    return config.data
+    settings = read_toml(files.settings)
+    if settings.get("benchmark") != "wsd":
+        raise ValueError(f"{run} is a run of {settings.get('benchmark')}, not of wsd")
+    # Not its method, which may name a module: the folder is data, and nothing in it is imported.
+    return resolve("wsd", {"data": settings.get("data", {})}).data
 
 
 def _prepare(args: argparse.Namespace) -> int:

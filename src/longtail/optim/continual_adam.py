@@ -225,6 +225,11 @@ class ContinualAdam(Optimizer):
             has_complex |= torch.is_complex(p)
             if p.grad.is_sparse:
                 raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
+            if group["fused"] and p.is_meta:
+                raise RuntimeError(
+                    "`fused=True` requires all the params to be floating point Tensors of "
+                    f"supported devices: ['cuda', 'cpu'] but {p.dtype} and meta"
+                )
             state = self.state[p]
             _state.fill(p, state, on_device=on_device, past_first=past_first)
             if group["differentiable"] and state["step"].requires_grad:

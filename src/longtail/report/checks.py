@@ -19,15 +19,15 @@ compared seed by seed:
 from __future__ import annotations
 
 import difflib
-import importlib
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from longtail.names import METHOD_NAMES
 from longtail.report.groups import measured
 from longtail.report.statistics import growth
+from longtail.support.modules import import_named
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -37,6 +37,7 @@ Check = Callable[[Rows], list[Claim]]
 CHECKS: dict[str, Check] = {}
 VERDICTS = ("holds", "fails", "undecided")
 ERRORS = 2.0  # standard errors from zero at which a margin is decided
+_OURS = re.compile(r"longtail\.report\.claims\.[a-z0-9_]+:[a-z][a-z0-9_]*")
 _RENAMED = {"image": "images"}
 _NOT_NAMES = ("method", "policy", "seeds", "tasks", "diverged", "selected")
 
@@ -174,13 +175,29 @@ def current(name: str) -> str:
     return f"longtail.report.claims.{_RENAMED.get(old[1], old[1])}:{old[2]}"
 
 
+def runnable(asked: Sequence[str], trusted: Collection[str]) -> tuple[list[str], list[str]]:
+    """The checks to run, ours and those a person named; and the rest, which would be its code.
+
+    Args:
+        asked: what a folder's plan names: a results folder is data, whoever wrote it.
+        trusted: what a person named, in a study file or by saying so.
+    """
+    found = [name for name in asked if is_ours(name) or name in trusted]
+    return found, [name for name in asked if name not in found]
+
+
+def is_ours(name: str) -> bool:
+    """Whether this is one of the checks of this package, or one that was registered by name."""
+    return name in CHECKS or bool(_OURS.fullmatch(current(name)))
+
+
 def lookup(name: str) -> Check:
     """The check of this name, or `ValueError`."""
     name = current(name)
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            found = getattr(import_named(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
             raise ValueError(f"Check {name!r} cannot be imported: {error}") from None
         if not callable(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.provenance import provenance
 from longtail.report.results import Results, load
 from longtail.report.selection import select, without_selection
+from longtail.runs.files import StudyFiles
 from longtail.support.files import refusing
 
 _STYLES = {"holds": "green", "fails": "bold red", "undecided": "yellow"}
@@ -39,6 +41,8 @@ class ReportOptions:
         page: write report.html.
         json: print table.json, nothing else.
         quiet: print only the paths.
+        study: a study file whose checks may run, whatever module they are in.
+        trust: run every check that the folder names, with the modules they are in.
     """
 
     folder: Path
@@ -51,11 +55,14 @@ class ReportOptions:
     page: bool = True
     json: bool = False
     quiet: bool = False
+    study: Path | None = None
+    trust: bool = False
 
 
 def make_report(options: ReportOptions) -> int:
     """Exit code 0, or 2 where there is nothing to report."""
     results = load(options.folder)
+    results.trusted = _trusted(options, results)
     if not results.runs and not results.problems:
         raise ValueError(f"{results.state} Nothing is written.")
     if options.parquet:
@@ -84,6 +91,24 @@ def make_report(options: ReportOptions) -> int:
     return 0 if results.finished else 2
 
 
+def _trusted(options: ReportOptions, results: Results) -> frozenset[str]:
+    """The checks by import path that may run: those of a study file that a person named, or all."""
+    named = frozenset(results.asked_checks) if options.trust else frozenset()
+    if options.study is None:
+        return named
+    try:
+        content = tomllib.loads(options.study.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"--study {options.study}: there is no such file") from None
+    except (ValueError, IsADirectoryError) as error:
+        raise ValueError(f"--study {options.study} is not a TOML file: {error}") from None
+    report = content.get("report")
+    found = report.get("checks", []) if isinstance(report, dict) else []
+    if not isinstance(found, list):
+        raise ValueError(f"--study {options.study}: report.checks must be a list, got {found!r}")
+    return named | {name for name in found if isinstance(name, str)}
+
+
 def write(
     results: Results,
     out: Path,
@@ -104,10 +129,17 @@ def write(
         _ = run_.scores  # read now, so that the page can name what cannot be read
     table = tables.build(results, groups)
     report = results.plan.get("report", {})
-    claims = checks.run(report.get("checks", []), table.rows) if groups else []
+    ours, skipped = checks.runnable(results.asked_checks, results.trusted)
+    claims = checks.run(ours, table.rows) if groups else []
     first, second = report.get("pair", ("continual", "reset"))
     tests = compare_policies(groups, (first, second), table.unit)
     extra = {"checks": claims, "statistics": tests, "provenance": provenance(results)}
+    if skipped:
+        extra["skipped_checks"] = skipped
+        results.problems.append(
+            f"Not run: {', '.join(skipped)}. Only the folder's {StudyFiles.PLAN} names them, and a "
+            "check is code: name the study's file with --study FILE, or say --trust."
+        )
     written = {p.suffix[1:]: p for p in formats.write_all(table, extra, out)}
     if groups and (with_figures or with_page):
         try:
@@ -156,7 +188,8 @@ def show(results: Results, written: dict[str, Path], console: Console, *, quiet:
         # A pipe has no width to keep to.
         wide = console if console.is_terminal else Console(width=1000)
         formats.print_terminal(table, wide)
-        for entry in checks.run(results.plan.get("report", {}).get("checks", []), table.rows):
+        ours, _ = checks.runnable(results.asked_checks, results.trusted)
+        for entry in checks.run(ours, table.rows):
             word = entry["verdict"]
             mark = Text(f"{word:11}", style=_STYLES[word])
             text = mark + Text(f"{entry['claim']}  {_numbers(entry['numbers'])}")

@@ -41,11 +41,22 @@ def read_plan(folder: Path, problems: list[str]) -> dict[str, Any]:
     types = {"report": dict, "select": dict, "stacks": dict, "runs": list}
     for key in [k for k, kind in types.items() if not isinstance(plan.get(k, kind()), kind)]:
         note(problems, path, f"has {key} = {plan.pop(key)!r}, which is left out")
+    report = plan.get("report", {})
+    for key in [key for key, value in report.items() if not _fits(key, value)]:
+        note(problems, path, f"has report.{key} = {report.pop(key)!r}, which is left out")
     runs = [e for e in plan.get("runs", []) if _is_planned(e)]
     if len(runs) < len(plan.get("runs", [])):
         note(problems, path, f"has {len(plan['runs']) - len(runs)} runs that cannot be read")
         plan["runs"] = runs
     return plan
+
+
+def _fits(key: str, value: Any) -> bool:
+    """Whether a value of [report] is of the kind that a study file may give it."""
+    if key in ("title", "paper", "unit", "columns"):
+        return isinstance(value, str)
+    texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return texts and (key != "pair" or len(value) == 2)
 
 
 def _is_planned(entry: Any) -> bool:

@@ -7,8 +7,6 @@ sentence in `Results.problems`, not an error.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +25,7 @@ from longtail.report.reading import (
     why,
 )
 from longtail.runs.files import RunFiles, StackFiles, StudyFiles
+from longtail.runs.integrity import damage, identity, wrong_score
 
 SKIPPED = {
     RunFiles.SNAPSHOTS,
@@ -61,7 +60,7 @@ class Result:
     id: str
     folder: Path
     config: dict[str, Any]
-    status: str  # "finished" | "unfinished" | "failed"
+    status: str  # "finished" | "unfinished" | "failed" | "damaged"
     summary: dict[str, Any] = field(default_factory=dict)
     timing: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
@@ -75,11 +74,18 @@ class Result:
         return int(self.config.get("seed", 0))
 
     @property
+    def diverged(self) -> bool:
+        """Whether its weights or losses became infinite or NaN on the way."""
+        return self.summary.get("diverged_at") is not None
+
+    @property
     def higher_is_better(self) -> bool:
         return bool(self.summary.get("higher_is_better", True))
 
     def metric(self, name: str) -> float:
         """RP, LP, FGT, BWT, or a path into summary.json such as `breakdown.tail.RP`."""
+        if self.diverged:  # what it scored is the score of class 0, or of nothing
+            return float("nan")
         value: Any = self.summary
         for part in name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
@@ -88,6 +94,18 @@ class Result:
         except (TypeError, ValueError):
             note(self.problems, self.folder, f"{name} of {self.id} is {value!r}, not a number")
             return float("nan")
+
+    def damage(self) -> str | None:
+        """What is wrong with the files of a finished run, as a sentence."""
+        wrong = self.stack.damage if self.stack else damage(RunFiles(self.folder), weights=False)
+        if wrong or self.diverged:
+            return wrong
+        if self.scores is None:
+            files = StackFiles(self.folder) if self.stack else RunFiles(self.folder)
+            lost = files.tasks.exists() and not files.scores.exists()
+            # Somebody may have kept the summaries alone; what cannot be read was said already.
+            return "it has finished, but its scores are missing" if lost else None
+        return wrong_score(self.summary, self.scores.last, self.scores.test_sizes)
 
     @cached_property
     def scores(self) -> TaskScores | None:
@@ -149,6 +167,10 @@ class _Stack:
         return self.files.read_scores()
 
     @cached_property
+    def damage(self) -> str | None:
+        return damage(self.files)
+
+    @cached_property
     def names(self) -> list[str]:
         tasks = read_json(self.files.tasks, dict, self.problems)
         return names_of(tasks, self.files, self.problems)
@@ -181,7 +203,14 @@ class Results:
     runs: list[Result]
     plan: dict[str, Any]
     problems: list[str]
+    trusted: frozenset[str] = frozenset()  # checks that a person named, not only the folder
     not_selected: int = 0  # finished runs that are no longer in `runs`, see `report.selection`
+
+    @property
+    def asked_checks(self) -> list[str]:
+        """The checks that the folder's plan names, whoever wrote it."""
+        asked = self.plan.get("report", {}).get("checks", [])
+        return [name for name in asked if isinstance(name, str)] if isinstance(asked, list) else []
 
     @property
     def finished(self) -> list[Result]:
@@ -197,6 +226,8 @@ class Results:
             return f"No runs in {self.folder.name or self.folder}."
         text = f"{done} of {planned} runs finished"
         text += f", {failed} failed" if failed else ""
+        damaged = sum(run.status == "damaged" for run in self.runs)
+        text += f", {damaged} damaged" if damaged else ""
         return text + (f"; {shown} are selected and shown." if self.not_selected else ".")
 
 
@@ -232,6 +263,10 @@ def load(folder: Path) -> Results:
             known = found.get(run.id)
             if known is None or (known.status != "finished" and run.status == "finished"):
                 found[run.id] = run
+    for run in found.values():
+        if run.status == "finished" and (wrong := run.damage()):
+            run.status = "damaged"
+            note(problems, run.folder, f"is damaged and left out: {wrong} ({run.id})")
     runs = label(list(found.values()), plan)
     if left := len(found) - len(runs):
         problems.append(
@@ -247,7 +282,7 @@ def _read_run(files: RunFiles, problems: list[str]) -> Result:
     status = "finished" if summary else "failed" if error else "unfinished"
     timing = read_json(files.timing, dict, problems)
     return Result(
-        _identity(config), files.folder, config, status, summary, timing, error, problems=problems
+        identity(config), files.folder, config, status, summary, timing, error, problems=problems
     )
 
 
@@ -279,11 +314,6 @@ def _read_begun_stack(files: StackFiles, problems: list[str]) -> list[Result]:
         Result(i, files.folder, config, status, error=error, problems=problems)
         for i, config in files.read_settings().items()
     ]
-
-
-def _identity(config: dict[str, Any]) -> str:
-    """The id of `runs.config.RunConfig`, without having to resolve settings of another version."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _number(value: Any) -> float:

@@ -21,8 +21,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib
-import importlib.util
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +31,7 @@ from typing import Any, get_type_hints
 from longtail import benchmarks
 from longtail.methods import METHODS, Method
 from longtail.runs.values import check, flatten, parse, plain, unknown
+from longtail.support.modules import exists, import_named
 from longtail.training import POLICIES, Policy, TrainSettings
 
 TABLES = ("data", "train", "methods", "policy")
@@ -87,7 +86,7 @@ class RunConfig:
 def load_benchmark(name: str) -> benchmarks.BenchmarkSpec[Any]:
     """`benchmarks.load`, with the nearest name there is where a name is not known."""
     bare = name not in benchmarks.BENCHMARKS and "." not in name
-    if bare and not (name.isidentifier() and importlib.util.find_spec(name)):
+    if bare and not exists(name):
         raise unknown("benchmark", name, benchmarks.BENCHMARKS)
     return benchmarks.load(name)
 
@@ -108,7 +107,7 @@ def method_class(method: str) -> type[Method]:
 def _imported(path: str) -> type[Method]:
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        found = getattr(import_named(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"method {path!r} cannot be imported: {error}") from None
     if not (isinstance(found, type) and issubclass(found, Method)):
@@ -160,7 +159,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"no such file: {path}") from None
     except IsADirectoryError:
         raise ValueError(f"{path} is a folder, not a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, say
         raise ValueError(f"{path} is not a TOML file: {error}") from None
 
 

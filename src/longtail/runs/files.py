@@ -8,6 +8,7 @@ tasks.json              names and sizes of the tasks
 scores.jsonl            one line per evaluation, append only
 summary.json            RP, LP, BWT, FGT and the breakdown; written last, so it marks the end
 model.safetensors       final weights
+checksums.json          which run this was, and the SHA-256 of each of the files above
 timing.json             dates, seconds, versions, hardware, and from where the run was started;
                         the only file that has them
 snapshot/               the last consistent states
@@ -23,6 +24,7 @@ Nothing here needs torch, so reports can be made where there is none.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -31,13 +33,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tomli_w
 
 from longtail.runs.progress import finite
+from longtail.support.downloads import digest
 from longtail.support.files import LOCK, naming, parse_json, to_json, write_atomic, write_json
+
+
+class Recorded(NamedTuple):
+    """Which runs a folder is of, and the SHA-256 of its files."""
+
+    runs: tuple[str, ...]
+    sha256: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,8 @@ class TrainingFiles(ABC):
     TIMING: ClassVar[str] = "timing.json"
     ERROR: ClassVar[str] = "error.json"
     SNAPSHOTS: ClassVar[str] = "snapshot"
+    CHECKSUMS: ClassVar[str] = "checksums.json"
+    CHECKED: ClassVar[tuple[str, ...]]  # the files it speaks of, but for the end mark
 
     @property
     def settings(self) -> Path:
@@ -81,6 +93,10 @@ class TrainingFiles(ABC):
     @property
     def snapshots(self) -> Path:
         return self.folder / self.SNAPSHOTS
+
+    @property
+    def checksums(self) -> Path:
+        return self.folder / self.CHECKSUMS
 
     @property
     def lock(self) -> Path:
@@ -113,6 +129,31 @@ class TrainingFiles(ABC):
     def write_timing(self, content: Mapping[str, Any]) -> None:
         write_json(self.timing, content)
 
+    def finish(self, runs: Sequence[str], content: Any) -> None:
+        """Write the end mark, and before it whose it is and what the other files hold.
+
+        Args:
+            runs: ids of the runs that were trained here.
+            content: of the end mark.
+        """
+        text = to_json(content) + "\n"
+        paths = [self.folder / name for name in self.CHECKED]
+        found = {path.name: digest(path) for path in paths if path.exists()}
+        found[self.RESULT] = hashlib.sha256(text.encode()).hexdigest()
+        write_json(self.checksums, {"runs": list(runs), "sha256": found})
+        write_atomic(self.result, text)
+
+    def recorded(self) -> Recorded | None:
+        """What checksums.json says; None where there is none, as in folders of before it."""
+        try:
+            content = parse_json(self.checksums, dict)
+        except FileNotFoundError:
+            return None
+        runs, sums = content.get("runs"), content.get("sha256")
+        if not isinstance(runs, list) or not isinstance(sums, dict):
+            raise ValueError(f"{self.CHECKSUMS} has no runs or no sha256")
+        return Recorded(tuple(map(str, runs)), {str(k): str(v) for k, v in sums.items()})
+
     def record_failure(self, error: str, details: str = "") -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.error, {"error": error, "traceback": details})
@@ -125,6 +166,7 @@ class RunFiles(TrainingFiles):
     RESULT = "summary.json"
     SCORES = "scores.jsonl"
     WEIGHTS = "model.safetensors"
+    CHECKED = (SETTINGS, TrainingFiles.TASKS, SCORES, WEIGHTS)
 
     @property
     def weights(self) -> Path:
@@ -133,7 +175,7 @@ class RunFiles(TrainingFiles):
     def read_settings(self) -> dict[str, Any]:
         try:
             return tomllib.loads(self.settings.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.SETTINGS}: {error}") from None
 
     def write_settings(self, content: Mapping[str, Any]) -> None:
@@ -146,14 +188,12 @@ class RunFiles(TrainingFiles):
     def read_summary(self) -> dict[str, Any]:
         return parse_json(self.result, dict)
 
-    def write_summary(self, content: Mapping[str, Any]) -> None:
-        write_json(self.result, content)
-
     def write_weights(self, content: bytes) -> None:
         write_atomic(self.weights, content)
 
     def read_evaluations(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yields (after, task indices, scores) of every evaluation, in their order."""
+        before = -1
         with open(self.scores, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 try:
@@ -162,10 +202,24 @@ class RunFiles(TrainingFiles):
                     if not line.endswith("\n"):
                         return  # the last line of an interrupted run may be cut off
                     raise ValueError(f"line {number} is not JSON: {line.strip()[:40]!r}") from None
-                found = entry["scores"]
+                found = _checked_scores(entry, number, before)
+                before = entry["after"]
                 values = [float("nan") if v is None else float(v) for v in found.values()]
                 tasks = np.fromiter(map(int, found), np.int64, len(found))
                 yield int(entry["after"]), tasks, np.array(values)
+
+
+def _checked_scores(entry: Any, number: int, before: int) -> dict[str, Any]:
+    """The scores of a line of scores.jsonl; `ValueError` where it cannot be one."""
+    found = entry.get("scores") if isinstance(entry, dict) else None
+    after = entry.get("after") if isinstance(entry, dict) else None
+    if not isinstance(found, dict) or type(after) is not int:
+        raise ValueError(f"line {number} has no scores, or does not say after which task")
+    if after < before:
+        raise ValueError(f"line {number} is out of order: after task {after}, but before {before}")
+    if not all(task.isascii() and task.isdigit() and len(task) < 10 for task in found):
+        raise ValueError(f"line {number} has scores of what is no task")
+    return found
 
 
 class StackFiles(TrainingFiles):
@@ -175,6 +229,7 @@ class StackFiles(TrainingFiles):
     RESULT = "runs.json"
     SCORES = "scores.npz"
     PARTIAL = "partial.npz"
+    CHECKED = (SETTINGS, TrainingFiles.TASKS, SCORES)
 
     @property
     def partial(self) -> Path:
@@ -201,9 +256,6 @@ class StackFiles(TrainingFiles):
                 raise ValueError(f"{self.RESULT} has an entry without id, config or summary")
         return entries
 
-    def write_runs(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        write_json(self.result, entries)
-
     def read_scores(self) -> dict[str, np.ndarray]:
         """Arrays ``own``, ``best``, ``last`` [runs, tasks], ``curve`` [runs, points] and more."""
         return _read_arrays(self.scores)
@@ -223,8 +275,13 @@ class StackFiles(TrainingFiles):
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    with open(path, "rb") as opened, np.load(opened) as file:
-        return {name: file[name] for name in file.files}
+    try:
+        with open(path, "rb") as opened, np.load(opened) as file:
+            return {name: file[name] for name in file.files}
+    except OSError:
+        raise
+    except Exception as error:  # of damaged bytes NumPy and zipfile make errors of many kinds
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -278,6 +335,17 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
+        self._sha = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """Of the lines so far."""
+        return self._sha.hexdigest()
+
+    def begins_with(self, size: int, sha256: str) -> bool:
+        """Whether the first ``size`` bytes on the disk are those that were written."""
+        with open(self.path, "rb") as file:
+            return hashlib.sha256(file.read(size)).hexdigest() == sha256
 
     def on_disk(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
@@ -287,12 +355,14 @@ class Journal:
         with open(self.path, "ab") as file:
             file.truncate(size)
         self.size = size
+        self._sha = hashlib.sha256(self.path.read_bytes())
 
     def append(self, after: int, tasks: range, scores: np.ndarray) -> None:
         values = dict(zip(map(str, tasks), scores.tolist(), strict=True))
         line = json.dumps({"after": after, "scores": finite(values)}) + "\n"
         with naming(self.path), open(self.path, "ab") as file:
             self.size += file.write(line.encode())
+        self._sha.update(line.encode())
 
     def sync(self) -> None:
         with naming(self.path), open(self.path, "ab") as file:

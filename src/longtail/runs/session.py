@@ -24,18 +24,21 @@ from longtail.runs.progress import reporter as choose_reporter
 from longtail.runs.snapshot import (
     Snapshots,
     generator_state,
+    newest_config,
     seed_generators,
     set_generator_state,
 )
 from longtail.runs.summary import run_summary, stack_summaries
 from longtail.runs.values import first_difference
 from longtail.support.devices import choose_device, hardware
-from longtail.support.files import FolderLock
+from longtail.support.files import FolderLock, remove_temporary
 from longtail.support.machine import now, versions
 from longtail.support.random import derive
 from longtail.support.signals import Stopped, StopRequest
 from longtail.training import Interrupted, Run, train
 
+_ENTRIES = frozenset({"run", "generators", "scores", "seconds", "sessions", "started"})
+LOOK_SECONDS = 5.0  # least time between two waits for a GPU to see whether a run diverged
 PARTIAL_SECONDS = 10.0  # least time between two writings of a stack's scores
 
 
@@ -49,6 +52,7 @@ class RunOptions:
         snapshot_minutes: least time between snapshots; 0 writes one after every step.
         quiet: print only warnings and errors.
         json: print JSON lines.
+        stop_on_nan: raise `FloatingPointError` where weights are infinite or not a number.
     """
 
     device: str = "auto"
@@ -56,6 +60,7 @@ class RunOptions:
     snapshot_minutes: float = 2.0
     quiet: bool = False
     json: bool = False
+    stop_on_nan: bool = False
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -88,19 +93,21 @@ def train_run(
     files, settings = RunFiles(Path(out)), config.as_dict()
     tell = reporter or choose_reporter(options.quiet, options.json)
     place = choose_device(options.device)
-    with _held(files, settings):
+    with _held(files, settings, [config.id]):
         if files.result.exists():
             result = _known_summary(files)
         else:
             with _threads(options.threads):
                 seed_generators(derive(config.seed, "run"))
                 run = build_run(config, place)
-                session = Session(run, files, settings, tell, options.snapshot_minutes)
+                session = Session(
+                    run, files, settings, tell, options.snapshot_minutes, options.stop_on_nan
+                )
                 session.train(_title(config), on_step)
                 result = run_summary(run, config)
                 files.write_weights(_weights(run.model))
                 session.write_timing()
-                files.write_summary(result)
+                files.finish([config.id], result)
     tell.finish(result, str(out))
     return result
 
@@ -122,34 +129,39 @@ def train_stack(
     files, settings = StackFiles(Path(out)), {config.id: config.as_dict() for config in configs}
     tell = reporter or choose_reporter(options.quiet, options.json)
     place = choose_device(options.device)
-    with _held(files, settings):
+    with _held(files, settings, list(settings)):
         if files.result.exists():
             return files.read_runs()
         with _threads(options.threads):
             seed_generators(derive(configs[0].seed, "run"))
             stack = build_stack(configs, place)
             ids = {"runs": list(settings)}
-            session = Session(stack.run, files, ids, tell, options.snapshot_minutes)
+            session = Session(
+                stack.run, files, ids, tell, options.snapshot_minutes, options.stop_on_nan
+            )
             session.train(f"{len(configs)} runs of {configs[0].benchmark}", on_step)
             result, arrays = stack_summaries(stack)
             files.write_scores(arrays)
             session.write_timing()
-            files.write_runs(result)
+            files.finish(list(settings), result)
             files.partial.unlink(missing_ok=True)
     return result
 
 
 @contextmanager
-def _held(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Within ``with``, the folder is this process's and holds these settings.
+def _held(
+    files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str]
+) -> Iterator[None]:
+    """Within ``with``, the folder is this process's and holds these settings, of these runs.
 
     A new folder is left as it was where anything goes wrong before training begins.
     """
     made = not files.folder.exists()
     with FolderLock(files.folder):
+        remove_temporary(files.folder)
         new = {path.name for path in files.folder.iterdir()} <= {files.lock.name}
         try:
-            _claim(files, settings)
+            _claim(files, settings, runs)
             yield
         except Exception:
             if new and not files.tasks.exists():
@@ -161,8 +173,10 @@ def _held(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> Iterator
             raise
 
 
-def _claim(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> None:
+def _claim(files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str]) -> None:
     """Write the settings into a new folder; refuse one that was started with others."""
+    if files.begun() and not files.settings.exists():
+        _require_same(files, settings, runs)
     if not files.settings.exists() or not files.begun():
         files.write_settings(settings)  # those whose benchmark could not be built bind nobody
         return
@@ -176,6 +190,51 @@ def _claim(files: RunFiles | StackFiles, settings: Mapping[str, Any]) -> None:
             f"{files.folder} holds another configuration: {key} is {there!r} there and {here!r} "
             "here; choose another --out or the same settings"
         )
+    if files.result.exists() and (recorded := _recorded(files)) and set(recorded) != set(runs):
+        raise ValueError(
+            f"{files.folder}: its {files.SETTINGS} is not that of the run that finished here, "
+            f"{', '.join(recorded[:3])}; put the right one back, or choose another --out"
+        )
+
+
+def _require_same(
+    files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str]
+) -> None:
+    """Refuse a folder without its settings, unless its other files say that these were they.
+
+    Settings that are written beside another run's scores would give them another name.
+    """
+    lost = f"{files.folder} has lost its {files.SETTINGS}"
+    recorded = _recorded(files)
+    if recorded:
+        same = set(recorded) == set(runs)
+        difference = "" if same else f"it is of run {', '.join(recorded[:3])}, not {runs[0]}"
+    elif not files.snapshots.exists() and not files.result.exists():
+        return  # it comes from the very beginning: nothing was learned yet
+    else:
+        there = newest_config(files.snapshots)
+        if there is None:
+            raise ValueError(
+                f"{lost}, and nothing else there says which run it was: put the file back, or "
+                "delete the folder, or choose another --out"
+            )
+        here = settings if isinstance(files, RunFiles) else {"runs": list(runs)}
+        found = first_difference(there, here)
+        difference = found and f"{found[0]} is {found[1]!r} there and {found[2]!r} here"
+    if difference:
+        raise ValueError(
+            f"{lost}, and is of another configuration: {difference}; repeat the command with the "
+            "settings it was started with, which writes the file anew, or choose another --out"
+        )
+
+
+def _recorded(files: RunFiles | StackFiles) -> tuple[str, ...]:
+    """The ids in checksums.json; none where there is no such file, or a damaged one."""
+    try:
+        recorded = files.recorded()
+    except ValueError:
+        return ()
+    return recorded.runs if recorded else ()
 
 
 def _known_summary(files: RunFiles) -> dict[str, Any]:
@@ -216,6 +275,7 @@ class Session:
         config: plain settings that a snapshot must agree with.
         tell: shown progress and warnings.
         minutes: least time between snapshots.
+        stop_on_nan: raise where it diverges, instead of a warning.
     """
 
     def __init__(
@@ -225,8 +285,10 @@ class Session:
         config: Mapping[str, Any],
         tell: Reporter,
         minutes: float,
+        stop_on_nan: bool = False,
     ) -> None:
         self.run, self.files, self.tell = run, files, tell
+        self.stop_on_nan, self.warned, self.looked = stop_on_nan, False, time.monotonic()
         self.snapshots = Snapshots(files.snapshots, minutes, config, warn=tell.warn)
         # A stack's scores are arrays; they stay in the matrix, thus in the snapshot. Beside it,
         # now and then, in a file of their own: a snapshot is large, and they may be all one wants.
@@ -252,6 +314,8 @@ class Session:
                     raise Interrupted
                 if self.snapshots.due():
                     self.save()
+                if run.position.step == 0:
+                    self._look_for_divergence()
                 ticker.tick()
                 if on_step is not None:
                     on_step(run)
@@ -268,7 +332,30 @@ class Session:
                 self.tell.close()
                 if self.journal is not None:
                     self.journal.sync()
+        self._look_for_divergence(at_once=True)
         self.save(keep=1)  # the end is a state too; nothing will fall back from it
+
+    def _look_for_divergence(self, at_once: bool = False) -> None:
+        """Say once that weights are not finite; on a GPU, which has to be waited for, now and then.
+
+        Raises:
+            FloatingPointError: where that is asked for.
+        """
+        recent = time.monotonic() - self.looked < LOOK_SECONDS
+        if self.warned or (recent and not at_once and self.run.device.type != "cpu"):
+            return
+        self.looked = time.monotonic()
+        task = self.run.divergence.found()
+        if task is None:
+            return
+        name = self.run.sequence.names[task]
+        text = f"diverged at task {task} ({name}): weights are infinite or not a number"
+        if self.stop_on_nan:
+            raise FloatingPointError(
+                f"{text}; a lower learning rate may help ({self.files.folder})"
+            )
+        self.warned = True
+        self.tell.warn(f"{text}; scores from there on mean nothing, and reports leave them out")
 
     def save(self, keep: int = 2) -> None:
         self.run.recorder.settle()  # into the journal too
@@ -279,6 +366,7 @@ class Session:
                 "run": self.run.state_dict(),
                 "generators": generator_state(),
                 "scores": self.journal.size if self.journal else 0,
+                "scores_sha256": self.journal.sha256 if self.journal else "",
                 "seconds": self._passed(),
                 "sessions": self.sessions,
                 "started": self.started,
@@ -313,8 +401,18 @@ class Session:
         return True
 
     def _usable(self, state: dict[str, Any]) -> str | None:
-        if self.journal is not None and self.journal.on_disk() < state["scores"]:
+        missing = _ENTRIES - state.keys()
+        if not missing and isinstance(state["run"], dict):
+            missing = self.run.state_dict().keys() - {"diverged"} - state["run"].keys()
+        if missing:
+            return f"it has no {min(missing)}"
+        if self.journal is None:
+            return None
+        size, sha256 = state["scores"], state.get("scores_sha256")
+        if self.journal.on_disk() < size:
             return f"{self.journal.path.name} has lost lines it counts on"
+        if sha256 and size and not self.journal.begins_with(size, sha256):
+            return f"{self.journal.path.name} has other lines than it counts on"
         return None
 
     def _record(self, run: Run, after: int, tasks: range, scores: np.ndarray) -> None:

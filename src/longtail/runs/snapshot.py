@@ -25,7 +25,9 @@ import numpy as np
 import torch
 
 from longtail.runs.values import first_difference
-from longtail.support.files import sync_folder
+from longtail.support.files import open_new, remove_temporary, sync_folder
+
+FORMAT = 1  # of what is in a snapshot; those from before it was written down are of the first
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -82,7 +84,9 @@ class Snapshots:
         began = self._clock()
         old = self.files()
         try:
-            path = self._write({"config": self.config, "state": dict(state)}, _number(old) + 1)
+            path = self._write(
+                {"format": FORMAT, "config": self.config, "state": dict(state)}, _number(old) + 1
+            )
         except OSError as error:
             left = f"; the last good one is {old[-1]}" if old else "; there is no earlier one"
             text = f"cannot write a snapshot to {self.folder}: {error.strerror or error}{left}"
@@ -107,6 +111,7 @@ class Snapshots:
             except ValueError as error:
                 self.warn(f"snapshot {path} is damaged ({error}); {instead}")
                 continue
+            _refuse_format(content, path)
             self._refuse_other(content["config"], path)
             reason = usable(content["state"]) if usable else None
             if reason is None:
@@ -124,9 +129,10 @@ class Snapshots:
 
     def _write(self, content: dict[str, Any], number: int) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / "writing.tmp"
+        remove_temporary(self.folder)
+        opened, temporary = open_new(self.folder, "writing")
         try:
-            with open(temporary, "wb") as file:
+            with opened as file:
                 hashed = _HashedFile(file)
                 torch.save(content, cast(IO[bytes], hashed))
                 hashed.finish()
@@ -143,7 +149,8 @@ class Snapshots:
             key, there, here = difference
             raise ValueError(
                 f"snapshot {path} is of another configuration: "
-                f"{key} is {there!r} there, {here!r} here"
+                f"{key} is {there!r} there, {here!r} here; delete the folder's settings and repeat "
+                "the command with those of the snapshot, or choose another --out"
             )
 
 
@@ -176,6 +183,25 @@ class _HashedFile:
             raise self.error
         self.file.flush()
         os.fsync(self.file.fileno())
+
+
+def _refuse_format(content: dict[str, Any], path: Path) -> None:
+    """One of another version is whole: to pass it over would throw its work away in silence."""
+    if (found := content.get("format", 1)) != FORMAT:
+        raise ValueError(
+            f"snapshot {path} has format {found!r}, this longtail reads {FORMAT}: go on with the "
+            f"longtail that wrote it, or delete {path.parent} to begin with the first task"
+        )
+
+
+def newest_config(folder: Path) -> dict[str, Any] | None:
+    """The settings of the newest snapshot that is whole; None where there is none."""
+    for path in reversed(Snapshots(folder).files()):
+        try:
+            return _read(path)["config"]
+        except ValueError:
+            continue
+    return None
 
 
 def _number(files: list[Path]) -> int:

@@ -19,7 +19,12 @@ from longtail.training.evaluation import evaluate_validation
 
 def run_summary(run: Run, config: RunConfig) -> dict[str, Any]:
     """The content of summary.json."""
-    return _result(finite(_metrics(run)), run, config)
+    return _result(finite(_metrics(run)), run, config) | _diverged(int(run.divergence.first))
+
+
+def _diverged(first: int) -> dict[str, int]:
+    """Nothing for a healthy run, whose summary is as it always was."""
+    return {} if first < 0 else {"diverged_at": first}
 
 
 def _metrics(run: Run) -> dict[str, Any]:
@@ -61,10 +66,12 @@ def stack_summaries(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.nd
     matrix, sequence = stack.run.matrix, stack.run.sequence
     metrics = _listed(_metrics(stack.run))
     after, points = curve(matrix)
+    diverged = stack.run.divergence.first.tolist()
     entries = []
     for config, place in zip(stack.configs, stack.places, strict=True):
         told = config.as_dict()
         found = _result(_at(metrics, place), stack.run, config, told["policy"])
+        found |= _diverged(diverged[place[0]][place[1]])
         entries.append({"id": config.id, "config": told, "summary": found})
     rows, seeds = (list(numbers) for numbers in zip(*stack.places, strict=True))
     arrays = {

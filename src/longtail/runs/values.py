@@ -33,7 +33,7 @@ def parse(text: str) -> Any:
     """
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # a number of thousands of digits, brackets without end
         if "," in text and not text.startswith(("[", '"', "'")):
             return [parse(part.strip()) for part in text.split(",") if part.strip()]
         return text
@@ -60,8 +60,23 @@ def check(value: Any, annotation: Any, name: str) -> Any:
     """``value`` as an instance of ``annotation``, or a ``ValueError`` that names the setting."""
     ok, result = _convert(value, annotation)
     if not ok:
-        raise ValueError(f"{name} must be {describe(annotation)}, got {value!r}")
+        raise ValueError(f"{name} must be {describe(annotation)}, got {short(value)}")
+    if isinstance(result, int) and not -(2**63) <= result < 2**63:
+        raise ValueError(f"{name} must be below 2**63, got {short(value)}")
     return result
+
+
+def short(value: Any) -> str:
+    """A value for an error: of one that goes on for pages, the beginning.
+
+    >>> short(10**100)
+    '1000000000000000000000000000000000000000... (101 characters)'
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write down integers of more than 4,300 digits
+        text = hex(value)
+    return text if len(text) <= 80 else f"{text[:40]}... ({len(text)} characters)"
 
 
 def _convert(value: Any, annotation: Any) -> tuple[bool, Any]:
@@ -88,6 +103,7 @@ def _convert(value: Any, annotation: Any) -> tuple[bool, Any]:
         return isinstance(value, (str, Path)), Path(value) if isinstance(value, str) else value
     if annotation is float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        number = number and (isinstance(value, float) or abs(value) < 2**1023)
         return number, float(value) if number else value
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool), value

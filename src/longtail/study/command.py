@@ -115,7 +115,7 @@ def run_study(options: StudyOptions) -> int:
                 train_jobs(jobs, files.folder, study.resources, options, shown)
     failed = show_end(files.folder, shown, options)
     if options.report:
-        write_report(files.folder, options)
+        write_report(files.folder, options, frozenset(study.report.get("checks", ())))
     return 1 if failed else 0
 
 
@@ -181,12 +181,17 @@ def show_end(out: Path, shown: Overview, options: StudyOptions) -> bool:
     return bool(failed)
 
 
-def write_report(out: Path, options: StudyOptions) -> None:
-    """Writes tables, figures and the page into the study's folder, and shows the table."""
+def write_report(out: Path, options: StudyOptions, trusted: frozenset[str]) -> None:
+    """Writes tables, figures and the page into the study's folder, and shows the table.
+
+    Args:
+        trusted: the checks of the study file, which may be in anybody's module.
+    """
     from longtail.report.command import show, write
     from longtail.report.results import load
 
     results = load(out)
+    results.trusted = trusted
     written = write(results, out)
     if not options.json:
         show(results, {} if options.quiet else written, Console(), quiet=options.quiet)

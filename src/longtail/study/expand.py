@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from longtail.report.labelling import label_names
 from longtail.runs.config import POLICY_FIELDS, RunConfig, options, resolve
 from longtail.runs.values import flatten, parse, unknown
-from longtail.study.file import Study, parse_seeds
+from longtail.study.file import MOST_RUNS, Study, parse_seeds
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class Planned:
 def expand(study: Study) -> list[Planned]:
     """The runs, in the order of the file: policies, methods and grid outside, seeds inside."""
     _check_method_settings(study.benchmark, study.methods, study.method_settings, study.grid)
+    combinations = math.prod(map(len, study.grid.values()))
+    count = len(study.methods) * len(study.policies) * combinations * len(study.seeds)
+    if count > MOST_RUNS:
+        raise ValueError(f"up to {count:,} runs: a study has at most {MOST_RUNS:,}")
     found: dict[str, Planned] = {}
     for method in study.methods:
         for policy in _policies_of(study, method):

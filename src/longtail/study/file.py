@@ -52,8 +52,9 @@ from longtail.report import checks, paper
 from longtail.report.groups import measured
 from longtail.report.labelling import RESERVED
 from longtail.runs.config import POLICY_FIELDS, method_names, read_toml
-from longtail.runs.values import check, flatten, unknown
+from longtail.runs.values import check, flatten, short, unknown
 
+MOST_RUNS = 1_000_000  # of a study: all are named before the first begins
 KEYS: dict[str, Any] = {
     "name": str, "benchmark": str, "methods": Any, "optimizers": list[str], "seeds": Any,
     "stack": bool, "data": dict, "train": dict, "method": dict, "grid": dict, "policies": Any,
@@ -123,6 +124,8 @@ def parse_seeds(value: Any) -> list[int]:
     [0, 1, 2, 7]
     """
     found = _listed_seeds(value)
+    if len(found) > MOST_RUNS:
+        raise ValueError(f"{len(found):,} seeds: a study has at most {MOST_RUNS:,} runs")
     if max(found) >= 2**63:  # a stack keeps its seeds in a tensor
         raise ValueError(f"seeds must be below 2**63, got {max(found)}")
     return found
@@ -138,12 +141,22 @@ def _listed_seeds(value: Any) -> list[int]:
     found: list[int] = []
     for part in value.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise ValueError(f"seeds must look like 0-9 or 0,3,7, got {value!r}")
+        if not _is_seed(first) or (dash and not _is_seed(last)):
+            raise ValueError(f"seeds must look like 0-9 or 0,3,7, got {short(value)}")
         if dash and int(last) < int(first):
             raise ValueError(f"seeds = {value!r}: the range {part.strip()} is empty")
-        found += range(int(first), int(last if dash else first) + 1)
+        some = range(int(first), int(last if dash else first) + 1)
+        if len(found) + some.stop - some.start > MOST_RUNS:  # before it fills the memory
+            count = len(found) + some.stop - some.start
+            raise ValueError(
+                f"seeds = {short(value)} are {count:,}: a study has at most {MOST_RUNS:,} runs"
+            )
+        found += some
     return list(dict.fromkeys(found))
+
+
+def _is_seed(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 40
 
 
 def _checked(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ is `NAME.part` in the same folder, and the next call asks for the rest of it (HT
 
 import hashlib
 import os
+import stat
 import sys
 import time
 import urllib.error
@@ -100,6 +101,7 @@ def fetch(
         return path
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{remote.name}.part"
+    _drop_foreign(part)
     problems: list[str] = []
     for url in remote.urls:
         try:
@@ -172,6 +174,20 @@ def _fetch_from(
     raise DownloadError(problem)
 
 
+def _drop_foreign(part: Path) -> None:
+    """Remove what is not a file of this user's alone: writing to a link would write elsewhere."""
+    try:
+        found = part.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.getuid():
+        part.unlink()
+
+
+def _not_through_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def _is_right(part: Path, remote: Remote) -> bool:
     try:
         verify(part, remote)
@@ -194,7 +210,9 @@ def _transfer(url: str, part: Path, name: str, progress: Progress | None) -> Non
             have = 0
         length = response.headers.get("Content-Length")
         total = have + int(length) if length else None
-        with open(part, "ab" if have else "wb") as file:
+        if not have:
+            part.unlink(missing_ok=True)
+        with open(part, "ab" if have else "xb", opener=_not_through_a_link) as file:
             done = _copy(response, file, have, total, name, progress)
     if total is not None and done != total:
         raise ConnectionError(f"the connection closed after {done} of {total} bytes")

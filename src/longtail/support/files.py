@@ -6,12 +6,14 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 LOCK = ".lock"  # the name of a folder's lock
+TEMPORARY = ".tmp"  # how the names of files end that are being written
 
 
 class FolderBusyError(ValueError):
@@ -49,11 +51,32 @@ def refusing(out: Path, what: str) -> Iterator[None]:
         raise ValueError(f"--out {out}: {what} ({error.strerror})") from None
 
 
+def open_new(folder: Path, prefix: str) -> tuple[IO[bytes], Path]:
+    """A file in ``folder`` that was not there, open for writing, under a name nobody can foresee.
+
+    A name that could be foreseen could be a link that somebody put there, to a file of ours.
+    """
+    while True:
+        path = folder / f"{prefix}.{secrets.token_hex(8)}{TEMPORARY}"
+        with suppress(FileExistsError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            return os.fdopen(os.open(path, flags, 0o666), "wb"), path
+
+
+def remove_temporary(folder: Path) -> None:
+    """Drop what a killed process left half written; for a folder that only this one writes to."""
+    for path in folder.glob(f"*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Write under a temporary name, fsync, rename: readers see the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with naming(path), open(temporary, "wb") as file:
+        opened, temporary = open_new(path.parent, f".{path.name}")
+    except OSError as error:  # about a name that nobody has seen
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    try:
+        with naming(path), opened as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -86,11 +109,15 @@ def parse_json(path: Path, kind: type) -> Any:
     """The content of a JSON file; `ValueError` names it where it is not a `kind`."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name}: {error}") from None
     if not isinstance(found, kind):
         raise ValueError(f"{path.name} holds a {type(found).__name__}, not a {kind.__name__}")
     return found
+
+
+def _not_through_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 class FolderLock:
@@ -108,7 +135,7 @@ class FolderLock:
         with refusing(self.path.parent, "cannot be made a folder"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         with refusing(self.path.parent, "cannot be written to"):
-            file = open(self.path, "a+", encoding="utf-8")
+            file = open(self.path, "a+", encoding="utf-8", opener=_not_through_a_link)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -25,6 +25,7 @@ from longtail.tasks import Evaluator, Examples, TaskSequence
 from longtail.tasks.examples import in_order, rows_device
 from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.training.cuda_graphs import GraphForward, GraphStep
+from longtail.training.divergence import Divergence
 from longtail.training.evaluation import Function, as_evaluator, due
 from longtail.training.optimizer import (
     autocast,
@@ -93,6 +94,7 @@ class Run:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
         self.gradient = choose_gradient(method, self.autocast, self.scaler)
         self.position = Position()
+        self.divergence = Divergence(parameter_groups(model), lead_of(model))
         self.best: Best | None = None  # the best epoch of this task so far
         trained = sequence.train_sizes > 0
         objective = sequence.objective
@@ -127,6 +129,7 @@ class Run:
             "method": self.method.state_dict(),
             "scaler": self.scaler.state_dict(),
             "best": self.best,
+            "diverged": self.divergence.first,
             "matrices": {name: matrix.state_dict() for name, matrix in self.matrices.items()},
             "generator": torch.get_rng_state(),
             "cuda_generator": torch.cuda.get_rng_state(self.device) if cuda else None,
@@ -146,6 +149,8 @@ class Run:
         self.method.load_state_dict(state["method"])
         self.scaler.load_state_dict(state["scaler"])
         self.best = load_best(state["best"], self.device)
+        if "diverged" in state:  # not in snapshots from before it was looked for
+            self.divergence.first = state["diverged"].to(self.device)
         self.recorder.forget()
         for name, matrix in self.matrices.items():
             matrix.load_state_dict(state["matrices"][name])
@@ -202,6 +207,7 @@ def train(
             run.method.end_task(examples)
             if run.policies[0].boundary:
                 run.optimizer.end_task()
+            run.divergence.look(position.task)
         record_scores(run)
         position.task, position.epoch, position.step = position.task + 1, 0, 0
         if on_step is not None:

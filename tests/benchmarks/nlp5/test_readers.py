@@ -201,7 +201,10 @@ def test_qasrl_original_names_what_is_damaged(tmp_path: Path) -> None:
         nlp5_srl.read(write(tmp_path / "d.qa", cut))
     with pytest.raises(ValueError, match=r"e\.qa:1: it ends, and a sentence missing"):
         nlp5_srl.read(write(tmp_path / "e.qa", QA.split("\n")[0]))
-    assert len(nlp5_srl.read(write(tmp_path / "f.qa", QA.rstrip("\n")))) == 2
+    with pytest.raises(ValueError, match=r"f\.qa ends in the middle of a line"):
+        nlp5_srl.read(write(tmp_path / "f.qa", QA.rstrip("\n")[:-2]))  # half an answer
+    with pytest.raises(ValueError, match=r"g\.csv ends in the middle of a line"):
+        nlp5_sst.read(write(tmp_path / "g.csv", "sentence,label\na fine fi,1"))
 
 
 def test_qasrl_bank(tmp_path: Path) -> None:
@@ -400,14 +403,14 @@ def test_an_archive_is_unpacked_whole_or_not_at_all(
             member = tarfile.TarInfo(f"data/{name}")
             member.size = len(wikisql(NAMES))
             archive.addfile(member, io.BytesIO(wikisql(NAMES).encode()))
-    written = Path.write_bytes
+    written = nlp5_sources.open_new
 
-    def full(path: Path, content: bytes) -> int:
-        if path.name.startswith("test"):
-            raise OSError(28, "No space left on device", str(path))
-        return written(path, content)
+    def full(folder: Path, prefix: str) -> Any:
+        if prefix.startswith("test"):
+            raise OSError(28, "No space left on device", str(folder / prefix))
+        return written(folder, prefix)
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(nlp5_sources, "open_new", full)
     with pytest.raises(OSError, match="No space left"):
         nlp5_sources.unpack(root / "data.tar.bz2")
     assert os.listdir(root) == ["data.tar.bz2"]

@@ -1,6 +1,7 @@
 """The compiled CPU step: when it is used, when it gives way, and that it is never fooled."""
 
 import copy
+import ctypes
 import subprocess
 import sys
 import warnings
@@ -339,7 +340,7 @@ def test_flags_a_compiler_does_not_know_are_left_out(
         train(ContinualAdam(params, fused=True), params, range(2))
     finally:
         cpp.library.cache_clear()
-    assert len(list((tmp_path / "cache").iterdir())) == 1  # no drafts left behind
+    assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 1  # no drafts left behind
 
 
 def test_two_processes_may_compile_at_once(tmp_path: Path) -> None:
@@ -356,9 +357,9 @@ def test_two_processes_may_compile_at_once(tmp_path: Path) -> None:
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    assert [p.communicate(timeout=600)[0].strip() for p in both] == [str(tmp_path)] * 2
+    assert [p.communicate(timeout=600)[0].strip() for p in both] == [str(tmp_path / "kernels")] * 2
     assert [p.returncode for p in both] == [0, 0]
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list((tmp_path / "kernels").iterdir())) == 1
 
 
 def test_the_cache_is_in_the_home_folder_if_there_is_one(
@@ -367,12 +368,52 @@ def test_the_cache_is_in_the_home_folder_if_there_is_one(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LONGTAIL_CACHE", "~/cache")
-    assert cpp.cache_folder() == tmp_path / "home" / "cache"
+    assert cpp.cache_folder() == tmp_path / "home" / "cache" / "kernels"
 
     def homeless(path: str) -> str:  # as os.path answers a container's user without a home
         return path
 
     monkeypatch.setattr("os.path.expanduser", homeless)
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path / prefix))
+    cpp._own_folder.cache_clear()
     assert cpp.cache_folder() == tmp_path / "longtail-"
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_the_folder_of_libraries_is_its_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path))
+    (tmp_path / "kernels").mkdir(mode=0o777)
+    (tmp_path / "kernels").chmod(0o777)
+    assert cpp.cache_folder() == tmp_path / "kernels"
+    assert (tmp_path / "kernels").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_is_a_link_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "kernels").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path))
+    assert cpp.cache_folder() != tmp_path / "kernels"
+
+
+def test_a_library_that_is_not_as_it_was_compiled_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LONGTAIL_CACHE", ".")  # also where the name is no path
+    compiler, flags = next(cpp._compilers()), ("-std=c++17", "-O0", "-shared", "-fPIC")
+    path = cpp._compiled(compiler, flags)
+    whole = path.read_bytes()
+    assert path.is_absolute()
+    assert cpp._is_whole(path)
+    for damaged in (whole[: len(whole) // 2], b"planted" + whole, b""):
+        path.write_bytes(damaged)
+        assert not cpp._is_whole(path)
+    path.write_bytes(whole)
+    path.chmod(0o666)  # anybody could have written it
+    assert not cpp._is_whole(path)
+    assert cpp._is_whole(cpp._compiled(compiler, flags))
+    ctypes.CDLL(str(path))

@@ -54,6 +54,24 @@ def text_of(path: Path) -> str:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
+def whole_lines(path: Path) -> str:
+    """The content of a file of lines; `ValueError` where it is empty or was cut off."""
+    text = text_of(path)
+    if not text.strip():
+        raise ValueError(f"{path} is empty")
+    require_end(path, text)
+    return text
+
+
+def require_end(path: Path, text: str) -> None:
+    """Refuse a last line without its end: half a line of a file that was cut may look whole."""
+    if not text.endswith("\n"):
+        raise ValueError(
+            f"{path} ends in the middle of a line, as a part of a file does; if it is whole, end "
+            "its last line"
+        )
+
+
 def parse_json(path: Path) -> Any:
     """A JSON file; `ValueError` names the file and the line that is broken."""
     try:
@@ -62,6 +80,9 @@ def parse_json(path: Path) -> Any:
         raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
     except RecursionError:
         raise ValueError(f"{path}: not JSON that can be read: nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits; what `text_of` says has a name
+        named = str(error).startswith((str(path), "no such file"))
+        raise ValueError(str(error) if named else f"{path}: not JSON: {error}") from None
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 from longtail.support.downloads import DownloadError, Meter, Remote, fetch, verify
+from longtail.support.files import open_new
 
 _SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
 _WIKISQL = "https://github.com/salesforce/WikiSQL/raw/master/"
@@ -122,13 +123,16 @@ def unpack(path: Path) -> None:
         with tarfile.open(path, "r:bz2") as archive:
             for member in archive.getmembers():
                 name = Path(member.name).name
-                source = archive.extractfile(member) if name.endswith(".jsonl") else None
+                wanted = name.endswith(".jsonl") and member.isfile()  # a link may lead nowhere
+                source = archive.extractfile(member) if wanted else None
                 if source is not None:
-                    parts[path.parent / f"{name}.part"] = path.parent / name
-                    (path.parent / f"{name}.part").write_bytes(source.read())
+                    file, part = open_new(path.parent, name)
+                    parts[part] = path.parent / name
+                    with file:
+                        file.write(source.read())
         for part, whole in parts.items():
             os.replace(part, whole)
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise ValueError(f"{path} cannot be unpacked ({error}): delete it and try again") from None
     finally:
         for part in parts:

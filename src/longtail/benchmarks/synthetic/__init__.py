@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
+from longtail.benchmarks.spec import MOST_TASKS
 from longtail.benchmarks.synthetic.tables import Chain, Dense, Generated, Kept, Place, dense, fits
 from longtail.names import option
 from longtail.support.random import normal, permutation, uniform
@@ -63,6 +64,8 @@ class Settings:
     test_fraction: float = option(0.2, "test examples per training example (at least one)")
 
     def __post_init__(self) -> None:
+        if self.tasks > MOST_TASKS:
+            raise ValueError(f"Invalid tasks: {self.tasks:,}, more than {MOST_TASKS:,}")
         if self.setting not in SETTINGS:
             raise ValueError(f"unknown setting {self.setting!r}; known: {', '.join(SETTINGS)}")
         for name in ("tasks", "d", "l", "hidden", "minimum"):

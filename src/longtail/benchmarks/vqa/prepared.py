@@ -163,5 +163,5 @@ def _load(kind: type, folder: Path, **others: Any) -> Any:
         names = parse_json(folder / "names.json", dict)
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in kind.ARRAYS}
         return kind(**arrays, **{name: names[name] for name in kind.NAMES}, **others)
-    except (OSError, ValueError, EOFError, KeyError) as error:
+    except Exception as error:  # NumPy lets Python's tokeniser read a header, and raise its errors
         raise ValueError(f"{folder} is damaged: {error}") from None

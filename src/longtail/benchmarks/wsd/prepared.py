@@ -261,7 +261,9 @@ def _meta(path: Path) -> dict[str, Any]:
 def _array(path: Path) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r")
-    except (ValueError, EOFError) as error:
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # NumPy lets Python's tokeniser read a header, and raise its errors
         raise ValueError(f"{path} is damaged: {error}") from None
 
 

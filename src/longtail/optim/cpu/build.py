@@ -1,6 +1,7 @@
 """Compiles the C++ source beside this file, once for a machine, and loads it.
 
-The library lands in ``$LONGTAIL_CACHE``, or the platform's cache folder, under a name made of
+The library lands in a folder of its own in ``$LONGTAIL_CACHE``, or in the platform's cache folder,
+which only its owner may enter: it is code. Its name is made of
 everything that shapes it: source, flags, compiler and processor (``-march=native`` code must not
 reach another one through a shared home folder). It is written under a temporary name and moved,
 so that processes which start together may all compile and none reads half a file.
@@ -12,6 +13,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+_POSIX = hasattr(os, "getuid")  # elsewhere files have no such owner and mode
 _SOURCE = Path(__file__).with_name("step.cpp")
 _BASE = ("-std=c++17", "-O3", "-fno-math-errno", "-shared", "-fPIC")
 # Not every compiler knows these; the best that works is taken.
@@ -57,20 +60,56 @@ def _compiled(compiler: str, flags: tuple[str, ...]) -> Path:
     key = hashlib.sha256(b"\0".join([source, version, _processor(), " ".join(flags).encode()]))
     folder = cache_folder()
     path = folder / f"fused_cpu-{key.hexdigest()[:24]}.so"
-    if not path.exists():
+    if not _is_whole(path):
         handle, draft = tempfile.mkstemp(suffix=".so", dir=folder)
         os.close(handle)
         try:
             command = [compiler, *flags, str(_SOURCE), "-o", draft]
             subprocess.run(command, capture_output=True, check=True, timeout=120)
+            os.chmod(draft, 0o600)
+            _sign(Path(draft))
+            with open(draft, "rb") as file:
+                os.fsync(file.fileno())
             os.replace(draft, path)
         finally:
             Path(draft).unlink(missing_ok=True)
     return path
 
 
+def _sign(path: Path) -> None:
+    """Add the checksum of a library to its end, which no loader reads."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+    with open(path, "ab") as file:
+        file.write(digest)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether this is a file of this user's alone, as it was compiled: else it is made anew.
+
+    A library is code. One that somebody else could have put there must not run, and one that was
+    cut off would end the process (SIGBUS) when it is used.
+    """
+    try:
+        with open(path, "rb", opener=_not_through_a_link) as file:
+            found = os.fstat(file.fileno())
+            if _POSIX and (found.st_uid != os.getuid() or found.st_mode & 0o022):
+                return False
+            content = file.read()
+    except OSError:
+        return False
+    return hashlib.sha256(content[:-32]).digest() == content[-32:]
+
+
+def _not_through_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
+
+
 def cache_folder() -> Path:
-    """``$LONGTAIL_CACHE`` or the platform's; one for this process if that is not writable."""
+    """``kernels`` in ``$LONGTAIL_CACHE`` or the platform's cache, readable by its owner alone.
+
+    One for this process where that cannot be written to, or is anybody else's too.
+    """
     if named := os.environ.get("LONGTAIL_CACHE"):
         folder = Path(named)
     elif sys.platform == "darwin":
@@ -80,13 +119,30 @@ def cache_folder() -> Path:
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "longtail"
     try:
-        folder = folder.expanduser()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = (
+            folder.expanduser().absolute() / "kernels"
+        )  # a loader looks for a bare name elsewhere
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_private(folder):
+            folder = None
     except (OSError, RuntimeError):  # RuntimeError: a container's user may have no home
         folder = None
-    if folder is None or not os.access(folder, os.W_OK):
-        return Path(tempfile.mkdtemp(prefix="longtail-"))
-    return folder
+    return folder or _own_folder()
+
+
+@functools.cache
+def _own_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="longtail-"))
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user can write to a folder, which is made so where it is the user's."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or (_POSIX and found.st_uid != os.getuid()):
+        return False
+    if _POSIX and found.st_mode & 0o077:
+        folder.chmod(0o700)
+    return os.access(folder, os.W_OK)
 
 
 def _processor() -> bytes:

@@ -11,7 +11,7 @@ import ctypes
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import is_not
+from operator import attrgetter, is_not
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +35,7 @@ Group = dict[str, Any]
 _FIRST = {"reset": 0, "ema": 32, "task": 4}
 _SECOND = {"reset": 0, "ema": 8, "task": 16, "task_seen": 16 | 64}
 _DTYPES = (torch.float32, torch.float64)
+_dtype = attrgetter("dtype")
 
 
 class CpuKernel:
@@ -140,9 +141,23 @@ class _Plan(NamedTuple):
     sizes: list[int]
     dtypes: list[torch.dtype]
     states: list[dict[str, Tensor]]  # of the groups' parameters
+    layouts: "_Layouts"  # of the parameters
     entries: list[Tensor]  # all tensors in them
     tensors: list[Tensor]  # those in the table
     addresses: list[int]
+
+
+class _Layouts(NamedTuple):
+    """How parameters lie in memory: `p.data = p.data.t()` changes it, but no address."""
+
+    strides: list[tuple[int, ...]]
+    shapes: list[torch.Size]
+    dtypes: list[torch.dtype]
+
+    @classmethod
+    def of(cls, params: list[Any]) -> "_Layouts":
+        strides, shapes = list(map(Tensor.stride, params)), list(map(Tensor.size, params))
+        return cls(strides, shapes, list(map(_dtype, params)))
 
 
 class _Planned:
@@ -212,6 +227,7 @@ def _holds(
         and sum(map(len, plan.states)) == len(plan.entries)
         and not any(map(is_not, chain.from_iterable(map(dict.values, plan.states)), plan.entries))
         and list(map(Tensor.data_ptr, plan.tensors)) == plan.addresses
+        and _Layouts.of(params) == plan.layouts
     )
 
 
@@ -269,6 +285,7 @@ def _make_plan(optimizer: Any, groups: list[Group], flags: list[int]) -> _Plan |
         strides=[row.exp_avg.stride() for row in rows],
         sizes=[row.exp_avg.numel() for row in rows],
         dtypes=[row.exp_avg.dtype for row in rows],
+        layouts=_Layouts.of(params),
         states=states,
         entries=[x for state in states for x in state.values()],
         tensors=tensors,

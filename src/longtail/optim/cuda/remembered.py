@@ -29,6 +29,8 @@ MakePlan = Callable[[Sequence[Row | None], Sequence[Kind | None]], Plan]
 _grad = attrgetter("grad")
 _dtype = attrgetter("dtype")
 _address = Tensor.data_ptr
+_strides = Tensor.stride
+_size = Tensor.size
 _is_contiguous = Tensor.is_contiguous
 
 
@@ -53,6 +55,7 @@ class Warm:
         self.plan = plan
         self.params: list[Tensor] = list(_params(groups))
         self.addresses = tuple(map(_address, self.params))
+        self.layouts = _layouts(self.params)
         # The usual case: every parameter has a state, elements, and those in order.
         self.regular = (
             None not in plan.kinds and all(self.addresses) and all(map(_is_contiguous, self.params))
@@ -110,6 +113,7 @@ class Warm:
             and optimizer.state is self.state
             and (_version(self.state), *map(_version, self.dicts)) == self.versions
             and tuple(map(_address, params)) == self.addresses
+            and _layouts(params) == self.layouts
             and self._moments() == self.moments
             and _shape(groups) == self.shape
             and current_stream(self.plan.device) == self.plan.stream
@@ -173,6 +177,11 @@ class Warm:
             grad is None or kind is None or grad.dtype is kind.grad
             for grad, kind in zip(grads, self.plan.kinds, strict=True)
         )
+
+
+def _layouts(params: list[Tensor]) -> tuple[list[Any], ...]:
+    """Strides, shapes and dtypes: `p.data = p.data.t()` changes them, but no address."""
+    return list(map(_strides, params)), list(map(_size, params)), list(map(_dtype, params))
 
 
 def _params(groups: list[Group]) -> list[Tensor]:

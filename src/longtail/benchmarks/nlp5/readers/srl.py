@@ -17,7 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longtail.benchmarks.nlp5.examples import DAMAGE, Example, flat, json_lines, malformed, text_of
+from longtail.benchmarks.nlp5.examples import (
+    DAMAGE,
+    Example,
+    flat,
+    json_lines,
+    malformed,
+    require_end,
+    text_of,
+    whole_lines,
+)
 
 BETWEEN_SPANS = "~!~"
 BETWEEN_ANSWERS = "###"
@@ -52,7 +61,8 @@ def _original(path: Path) -> Iterator[Example]:
     Slots of a question that are empty hold an underscore.
     """
     sentence, expected = "", 0
-    lines = text_of(path).split("\n")
+    text = text_of(path)
+    lines = text.split("\n")
     state = "id"
     for number, line in enumerate(lines, 1):
         place, fields = f"{path}:{number}", line.strip().split("\t")
@@ -80,6 +90,7 @@ def _original(path: Path) -> Iterator[Example]:
     if expected or state == "sentence":
         what = f"{expected} questions" if expected else "a sentence"
         raise ValueError(f"{path}:{len(lines)}: it ends, and {what} missing")
+    require_end(path, text)
 
 
 def _bank(place: str, row: dict[str, Any]) -> Iterator[Example]:
@@ -137,7 +148,7 @@ def _sentences(path: Path) -> dict[str, str]:
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     # strict: a quotation mark that is never closed would swallow the rest of the file
-    reader = csv.DictReader(io.StringIO(text_of(path), newline=""), strict=True)
+    reader = csv.DictReader(io.StringIO(whole_lines(path), newline=""), strict=True)
     line = 2
     try:
         for row in reader:

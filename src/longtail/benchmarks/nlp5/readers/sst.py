@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longtail.benchmarks.nlp5.examples import Example, flat, json_lines, text_of
+from longtail.benchmarks.nlp5.examples import Example, flat, json_lines, whole_lines
 
 QUESTION = "Is this review negative or positive?"
 LABELS = {"0": "negative", "1": "positive", "negative": "negative", "positive": "positive"}
@@ -60,7 +60,7 @@ def _separated(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
     tabs = path.suffix == ".tsv"
     # GLUE's files are not quoted: a quotation mark there is part of the sentence
     options: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
-    reader = csv.reader(io.StringIO(text_of(path), newline=""), **options)
+    reader = csv.reader(io.StringIO(whole_lines(path), newline=""), **options)
     names: list[str] | None = None
     line = 1
     try:
@@ -96,6 +96,10 @@ def _parquet(path: Path) -> Iterator[tuple[str, tuple[str, Any]]]:
         raise ValueError(
             f"{path.name} is a Parquet file and needs pyarrow: pip install 'longtail[parquet]'"
         ) from None
-    for number, row in enumerate(parquet.read_table(path).to_pylist()):
+    try:
+        table = parquet.read_table(path).to_pylist()
+    except Exception as error:  # Arrow has errors of its own, in which no file is named
+        raise ValueError(f"{path} is not a Parquet file that can be read: {error}") from None
+    for number, row in enumerate(table):
         place = f"{path}, row {number}"
         yield place, _pick(place, row)

@@ -1,0 +1,96 @@
+"""A results folder is data: what it names is not executed, unless a person says so."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.made_up_runs import write_study
+
+from longtail.cli import main
+from longtail.report import checks
+
+EVIL = """
+from pathlib import Path
+
+Path("executed").write_text("")
+
+def claims(rows):
+    return [{"claim": "mine", "holds": True, "verdict": "holds", "numbers": {}}]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = write_study(tmp_path / "runs")
+    (folder / "evil.py").write_text(EVIL)
+    plan = {"report": {"checks": ["mc_improves", "runs.evil:claims"]}}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    yield folder
+    for name in ("runs", "runs.evil"):
+        sys.modules.pop(name, None)
+    sys.path[:] = [entry for entry in sys.path if entry != ""]
+
+
+def claims_of(folder: Path) -> list[str]:
+    return [entry["claim"] for entry in json.loads((folder / "table.json").read_text())["checks"]]
+
+
+def test_a_check_that_only_the_folder_names_is_not_executed_and_the_page_says_so(folder, capsys):
+    assert main(["report", str(folder), "--no-figures"]) == 0
+    assert not Path("executed").exists()
+    table = json.loads((folder / "table.json").read_text())
+    assert table["skipped_checks"] == ["runs.evil:claims"]
+    assert any("MC raises RP" in claim for claim in claims_of(folder))  # ours still run
+    assert "Not run: runs.evil:claims" in (folder / "report.html").read_text()
+    assert "Not run: runs.evil:claims" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [["--trust"], ["--study", "mine.toml"]])
+def test_a_check_that_a_person_names_runs(folder: Path, flags: list[str]):
+    Path("mine.toml").write_text('[report]\nchecks = ["runs.evil:claims"]\n')
+    assert main(["report", str(folder), "--no-figures", "--no-page", "--quiet", *flags]) == 0
+    assert Path("executed").exists()
+    assert "mine" in claims_of(folder)
+    assert "skipped_checks" not in json.loads((folder / "table.json").read_text())
+
+
+def test_a_study_file_with_other_checks_lets_none_of_the_folder_run(folder: Path):
+    Path("mine.toml").write_text('[report]\nchecks = ["other:claims"]\n')
+    assert main(["report", str(folder), "--no-page", "--no-figures", "--study", "mine.toml"]) == 0
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("text", ["[report]\nchecks = 3", "[report", None])
+def test_a_study_file_that_cannot_be_read_is_one_sentence(folder: Path, text, capsys):
+    if text is not None:
+        Path("mine.toml").write_text(text)
+    assert main(["report", str(folder), "--study", "mine.toml"]) == 2
+    assert capsys.readouterr().err.startswith("longtail: --study mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("mc_improves", True),
+        ("longtail.report.claims.wsd:wsd", True),
+        ("longtail.report.image_checks:seq_mnist", True),  # of a plan from before they had a folder
+        ("longtail.report.claims.wsd.evil:f", False),
+        ("longtail.report.command:make_report", False),
+        ("os:system", False),
+    ],
+)
+def test_which_checks_are_ours(name: str, ours: bool):
+    assert checks.is_ours(name) is ours
+
+
+def test_a_run_folder_that_names_another_module_as_its_benchmark_is_not_executed(folder, capsys):
+    run = Path("a_run")
+    run.mkdir()
+    (run / "config.toml").write_text('benchmark = "runs.evil"\nmethod = "runs.evil:claims"\n')
+    (run / "model.safetensors").write_bytes(b"")
+    assert main(["wsd", str(run), "--word", "bank", "the bank"]) == 2
+    assert not Path("executed").exists()

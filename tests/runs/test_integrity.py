@@ -1,0 +1,151 @@
+"""A folder's files say whose they are, and what is wrong with them is noticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from longtail.cli import main
+from longtail.report.results import load
+from longtail.runs.config import resolve
+from longtail.runs.integrity import check_folder
+from longtail.runs.session import RunOptions, train_run, train_stack
+
+QUIET = RunOptions("cpu", threads=1, quiet=True)
+SMALL = {"data.tasks": 4, "data.zero_shot": 0, "data.features": 4, "data.cap": 20}
+
+
+def small(**flags):
+    return resolve("toy", flags={**SMALL, **flags})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train_run(small(method="derpp"), folder, QUIET)
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_finished_run_that_lost_its_settings_is_not_relabelled(run: Path):
+    (run / "config.toml").unlink()
+    with pytest.raises(ValueError, match=r"has lost its config\.toml, and is of another conf"):
+        train_run(small(method="agem", seed=7), run, QUIET)
+    assert not (run / "config.toml").exists()  # the wrong ones are never written
+
+
+def test_the_settings_it_was_started_with_write_the_file_anew(run: Path, finished: Path):
+    (run / "config.toml").unlink()
+    train_run(small(method="derpp"), run, QUIET)
+    assert (run / "config.toml").read_bytes() == (finished / "config.toml").read_bytes()
+
+
+@pytest.mark.parametrize("left", ["checksums.json", "snapshot"])
+def test_one_witness_is_enough_and_none_is_too_few(run: Path, left: str):
+    (run / "config.toml").unlink()
+    for name in {"checksums.json", "snapshot"} - {left}:
+        shutil.rmtree(run / name) if name == "snapshot" else (run / name).unlink()
+    with pytest.raises(ValueError, match="is of another configuration"):
+        train_run(small(method="agem"), run, QUIET)
+    shutil.rmtree(run / left) if left == "snapshot" else (run / left).unlink()
+    with pytest.raises(ValueError, match="nothing else there says which run it was: put the file"):
+        train_run(small(method="derpp"), run, QUIET)
+    assert not (run / "config.toml").exists()
+
+
+def test_an_unfinished_folder_is_not_locked_out_by_one_wrong_command(tmp_path: Path, finished):
+    def stop(run) -> None:
+        if run.position.task == 2:
+            raise EOFError
+
+    out = tmp_path / "run"
+    options = RunOptions("cpu", threads=1, snapshot_minutes=0, quiet=True)
+    with pytest.raises(EOFError):
+        train_run(small(method="derpp"), out, options, on_step=stop)
+    (out / "config.toml").unlink()
+    with pytest.raises(ValueError, match="method is 'derpp' there and 'agem' here"):
+        train_run(small(method="agem"), out, QUIET)
+    train_run(small(method="derpp"), out, QUIET)
+    assert (out / "summary.json").read_bytes() == (finished / "summary.json").read_bytes()
+
+
+def test_settings_of_another_run_beside_finished_results_are_refused(run: Path, tmp_path: Path):
+    other = small(method="ewc")
+    train_run(other, tmp_path / "other", QUIET)
+    shutil.copy(tmp_path / "other" / "config.toml", run / "config.toml")
+    with pytest.raises(ValueError, match=r"its config\.toml is not that of the run that finished"):
+        train_run(other, run, QUIET)
+    assert "its checksum differs" in load(run).problems[0]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def edited(path: Path) -> None:
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "RP": 0.99}))
+
+
+DAMAGE = [
+    ("tasks.json", Path.unlink),
+    ("scores.jsonl", Path.unlink),
+    ("scores.jsonl", cut),
+    ("summary.json", edited),
+]
+
+
+@pytest.mark.parametrize("with_checksums", [True, False])
+@pytest.mark.parametrize(("name", "harm"), DAMAGE)
+def test_the_report_leaves_out_what_is_damaged_and_says_so(run, name, harm, with_checksums):
+    harm(run / name)
+    if not with_checksums:  # a folder from before there were any
+        (run / "checksums.json").unlink()
+    results = load(run)
+    assert [r.status for r in results.runs] == ["damaged"]
+    assert "is damaged and left out" in results.problems[-1]
+    assert results.state == "0 of 1 runs finished, 1 damaged."
+
+
+def test_check_verifies_a_folder_weights_included(run: Path, capsys):
+    assert main(["check", str(run.parent)]) == 0
+    assert capsys.readouterr().out == "1 sound, 0 damaged\n"
+    assert [r.status for r in load(run).runs] == ["finished"]
+    content = bytearray((run / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (run / "model.safetensors").write_bytes(content)
+    assert main(["check", str(run.parent), "--json"]) == 1
+    (wrong,) = json.loads(capsys.readouterr().out)["damaged"].values()
+    assert wrong.startswith("model.safetensors is not the file")
+    assert main(["check", str(run.parent / "none")]) == 2
+
+
+def test_a_lost_end_mark_and_names_that_lead_elsewhere_are_noticed(run: Path):
+    recorded = json.loads((run / "checksums.json").read_text())
+    (run / "summary.json").unlink()
+    assert list(check_folder(run).damaged.values()) == ["summary.json is missing"]
+    recorded["sha256"] = {"../../etc/passwd": "0"}
+    (run / "checksums.json").write_text(json.dumps(recorded))
+    assert "not one of its files" in next(iter(check_folder(run).damaged.values()))
+    (run / "checksums.json").write_text("[]")
+    assert "cannot be read" in next(iter(check_folder(run).damaged.values()))
+
+
+def test_stacks_have_checksums_too(tmp_path: Path):
+    configs = [small(seed=seed) for seed in (0, 1)]
+    train_stack(configs, tmp_path / "stack", QUIET)
+    assert check_folder(tmp_path).sound == 1
+    content = json.loads((tmp_path / "stack" / "runs.json").read_text())
+    content[0]["summary"]["RP"] += 0.1
+    (tmp_path / "stack" / "runs.json").write_text(json.dumps(content))
+    assert [r.status for r in load(tmp_path).runs] == ["damaged"] * 2
+    (tmp_path / "stack" / "checksums.json").unlink()
+    assert [r.status for r in load(tmp_path).runs] == ["damaged", "finished"]

@@ -1,0 +1,61 @@
+"""What is written is whole, and lands nowhere but under its own name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from longtail.support.files import FolderLock, open_new, remove_temporary, write_atomic
+
+
+def test_links_planted_under_a_temporary_name_are_not_followed(tmp_path: Path):
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (tmp_path / ".table.json.tmp").symlink_to(other)
+    write_atomic(tmp_path / "table.json", "{}")
+    assert other.read_text() == "precious"
+    assert (tmp_path / "table.json").read_text() == "{}"
+
+
+def test_a_new_file_is_never_one_that_is_there(tmp_path: Path, monkeypatch):
+    names = iter(["taken", "taken", "free"])
+    monkeypatch.setattr("secrets.token_hex", lambda _: next(names))
+    (tmp_path / "x.taken.tmp").symlink_to(tmp_path / "elsewhere")
+    file, path = open_new(tmp_path, "x")
+    file.close()
+    assert path.name == "x.free.tmp"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_temporary_names_differ_and_files_have_the_usual_mode(tmp_path: Path):
+    before = os.umask(0o022)
+    try:
+        found = [open_new(tmp_path, "x") for _ in range(3)]
+        write_atomic(tmp_path / "a", "text")
+    finally:
+        os.umask(before)
+    assert len({path for _, path in found}) == 3
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+    for file, _ in found:
+        file.close()
+    remove_temporary(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_folder_that_is_not_there_is_named_by_the_file_that_was_asked_for(tmp_path: Path):
+    with pytest.raises(FileNotFoundError) as caught:
+        write_atomic(tmp_path / "none" / "a", "text")
+    assert caught.value.filename == str(tmp_path / "none" / "a")
+
+
+def test_a_link_in_the_place_of_the_lock_is_refused_and_its_target_left_alone(tmp_path: Path):
+    other = tmp_path / "other"
+    other.write_text("precious")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".lock").symlink_to(other)
+    with pytest.raises(ValueError, match="cannot be written to"), FolderLock(folder):
+        pass
+    assert other.read_text() == "precious"
