@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,10 +31,13 @@ from longtail.optim.wrappers import continual_adam_in
 from longtail.support.eval_mode import evaluation_mode
 from longtail.tasks import Objective
 
-try:
+if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
-except ImportError:  # the same code under its older name
-    from pytorch_lightning import Callback, LightningModule, Trainer
+else:
+    try:
+        from lightning.pytorch import Callback, LightningModule, Trainer
+    except ImportError:  # the same code under its older name
+        from pytorch_lightning import Callback, LightningModule, Trainer
 
 
 class ContinualCallback(Callback):

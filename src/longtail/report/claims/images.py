@@ -51,6 +51,8 @@ def seq_mnist(rows: Rows) -> list[Claim]:
             claims.append(within(text, row, middle, half))
     for method in ("reservoir", "derpp", "agem"):
         claims += [_improves(rows, method=method, buffer=buffer) for buffer in buffers]
+    for method in ("reservoir", "derpp", "agem"):
+        claims += [c for b in buffers for c in _beats_carry(rows, method=method, buffer=b)]
     return claims
 
 
@@ -102,3 +104,13 @@ def _improves(rows: Rows, **labels: Any) -> Claim:
     name = METHOD_NAMES[labels["method"]]
     text = f"MC improves {name}" + (f", buffer {labels['buffer']}" if "buffer" in labels else "")
     return above(text, ours, theirs, **with_and_without(ours, theirs))
+
+
+def _beats_carry(rows: Rows, **labels: Any) -> list[Claim]:
+    """The same against Adam that is kept as it is; nothing where a table has no such row."""
+    try:
+        ours, kept = (find(rows, policy=policy, **labels) for policy in ("continual", "carry"))
+    except KeyError:
+        return []
+    text = f"MC improves {METHOD_NAMES[labels['method']]} against carry, buffer {labels['buffer']}"
+    return [above(text, ours, kept, with_mc=ours["RP"], carry=kept["RP"])]
