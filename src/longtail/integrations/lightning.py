@@ -141,7 +141,7 @@ class ContinualCallback(Callback):
             self._steps = True
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *further: Any
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.in_loop is not None and self._steps:
             self.in_loop.observe()
