@@ -11,13 +11,13 @@ training), unless a prepared folder is given; `--tasks 0 --prepared FOLDER` is t
 """
 
 import argparse
-import json
 import math
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import provenance
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding, linear, rms_norm
 
@@ -134,7 +134,9 @@ def main() -> int:
         print(f"{name:12}{times[name]:8.1f} s {ratio:6.2f}x  bar {BARS[name]:.2f}x  {'FAIL' * bad}")
     print(f"bare loop   {times['bare']:8.1f} s, {len(sequence)} tasks")
     if args.json:
-        args.json.write_text(json.dumps({"seconds": times, "ratios": ratios}, indent=2) + "\n")
+        rows = [{"what": name, "seconds": value} for name, value in times.items()]
+        settings = {"tasks": len(sequence), "repeat": args.repeat}
+        provenance.write(args.json, rows, "cpu", settings=settings, ratios=ratios, bars=BARS)
     return 0 if args.no_fail or not failed else 1
 
 
