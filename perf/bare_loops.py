@@ -128,7 +128,7 @@ def reservoir(b):
         x, y = b.batch(t)
         b.opt.zero_grad()
         if seen:
-            draw = torch.randint(min(seen, b.buffer), (BATCH,))
+            draw = torch.randperm(min(seen, b.buffer))[:BATCH]
             out = b.model(torch.cat([x, bx[draw]]))
             loss = F.cross_entropy(out[:BATCH], y) + F.cross_entropy(out[BATCH:], by[draw])
         else:
@@ -150,7 +150,7 @@ def derpp(b, alpha=1.0, beta=1.0):
         x, y = b.batch(t)
         b.opt.zero_grad()
         if seen:
-            i, j = torch.randint(min(seen, b.buffer), (2, BATCH))
+            i, j = (torch.randperm(min(seen, b.buffer))[:BATCH] for _ in range(2))
             out = b.model(torch.cat([x, bx[i], bx[j]]))
             new, matched, replayed = out.split(BATCH)
             loss = F.cross_entropy(new, y) + alpha * F.mse_loss(matched, bz[i])
@@ -175,7 +175,7 @@ def agem(b):
         b.opt.zero_grad()
         if t:
             filled = np.flatnonzero(rank < b.buffer)
-            draw = torch.from_numpy(filled[np.random.randint(0, len(filled), BATCH)])
+            draw = torch.from_numpy(filled[np.random.permutation(len(filled))[:BATCH]])
             reference = torch.autograd.grad(F.cross_entropy(b.model(bx[draw]), by[draw]), b.params)
         F.cross_entropy(b.model(x), y).backward()
         if t:

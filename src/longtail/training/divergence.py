@@ -10,13 +10,19 @@ division the weights, not finite either, so they are looked at, once a task and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import torch
 from torch import Tensor, nn
 
+WAITING = 64  # tasks whose largest weights are looked at together
+
 
 class Divergence:
     """The first such task of a run, or of each replica; -1 where there is none so far.
+
+    A task costs its largest weights, the comparison is made for many tasks at once: on tasks of one
+    step anything more would cost as much as the step.
 
     Args:
         groups: the parameters, one list per policy (one in all for a plain module).
@@ -24,28 +30,56 @@ class Divergence:
     """
 
     def __init__(self, groups: Sequence[Sequence[nn.Parameter]], lead: tuple[int, ...]) -> None:
-        self._groups = [[p for p in group if p.numel()] for group in groups]
+        self._groups = [[p.detach() for p in group if p.numel()] for group in groups]
         self._lead = lead
         device = next((p.device for group in groups for p in group), None)
-        self.first = torch.full(lead, -1, device=device)
+        self._first = torch.full(lead, -1, device=device)
+        self._waiting: list[tuple[int, list[Tensor]]] = []
 
-    @torch.no_grad()
+    @property
+    def first(self) -> Tensor:
+        """Shape `lead`, on the device."""
+        self._settle()
+        return self._first
+
+    @first.setter
+    def first(self, tasks: Tensor) -> None:
+        self._waiting.clear()  # of a state that is being replaced
+        self._first = tasks
+
     def look(self, task: int) -> None:
         """Note what the task just learned left behind; nothing waits for the device."""
-        finite = torch.stack([self._largest(group) for group in self._groups]).isfinite()
-        new = (self.first < 0) & ~finite.reshape(self._lead)
-        self.first = torch.where(new, task, self.first)
+        self._waiting.append((task, self._largest()))
+        if len(self._waiting) >= WAITING:
+            self._settle()
 
-    def _largest(self, params: Sequence[Tensor]) -> Tensor:
-        """max |w|, in which a NaN is the largest; one number, or [S]."""
-        if not params:
-            return self.first.new_zeros(self._lead[1:], dtype=torch.float32)
+    def _largest(self) -> list[Tensor]:
+        """max |w| of every tensor, in which a NaN is the largest: numbers, or [S]."""
         if not self._lead:
-            return torch.stack(torch._foreach_norm(list(params), float("inf"))).amax()
-        largest = [p.reshape(len(p), -1).abs().amax(1) for p in params]
-        return torch.stack([x.to(torch.float64) for x in largest]).amax(0)
+            return list(torch._foreach_norm(self._groups[0], inf)) if self._groups[0] else []
+        return [p.reshape(len(p), -1).abs().amax(1) for group in self._groups for p in group]
+
+    def _settle(self) -> None:
+        """Look at all that is waiting, in one go."""
+        if not self._waiting:
+            return
+        tasks, found = zip(*self._waiting, strict=True)
+        self._waiting.clear()
+        if not found[0]:
+            return
+        values = torch.stack([x.double() for each in found for x in each]).isfinite()
+        if self._lead:  # [tasks, P, parameters, S] -> [tasks, P, S]
+            whole = values.view(len(tasks), self._lead[0], -1, self._lead[1]).all(2)
+        else:
+            whole = values.view(len(tasks), -1).all(1)
+        number = torch.tensor(tasks, device=whole.device).view(-1, *[1] * len(self._lead))
+        late = torch.iinfo(torch.int64).max
+        earliest = torch.where(whole, late, number).amin(0)
+        new = (self._first < 0) & (earliest < late)
+        self._first = torch.where(new, earliest, self._first)
 
     def found(self) -> int | None:
         """The first task of any replica, read from the device."""
-        diverged = self.first[self.first >= 0]
+        first = self.first
+        diverged = first[first >= 0]
         return int(diverged.min()) if diverged.numel() else None
