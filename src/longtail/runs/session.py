@@ -38,7 +38,7 @@ from longtail.support.signals import Stopped, StopRequest
 from longtail.training import Interrupted, Run, train
 
 _ENTRIES = frozenset({"run", "generators", "scores", "seconds", "sessions", "started"})
-LOOK_SECONDS = 5.0  # least time between two waits for a GPU to see whether a run diverged
+LOOK_SECONDS = 5.0  # least time between two looks at whether a run diverged
 PARTIAL_SECONDS = 10.0  # least time between two writings of a stack's scores
 
 
@@ -336,13 +336,13 @@ class Session:
         self.save(keep=1)  # the end is a state too; nothing will fall back from it
 
     def _look_for_divergence(self, at_once: bool = False) -> None:
-        """Say once that weights are not finite; on a GPU, which has to be waited for, now and then.
+        """Say once that weights are not finite; looked at now and then, as a GPU is waited for.
 
         Raises:
             FloatingPointError: where that is asked for.
         """
         recent = time.monotonic() - self.looked < LOOK_SECONDS
-        if self.warned or (recent and not at_once and self.run.device.type != "cpu"):
+        if self.warned or (recent and not at_once and not self.stop_on_nan):
             return
         self.looked = time.monotonic()
         task = self.run.divergence.found()
