@@ -4,25 +4,24 @@ Such weights never become finite again, but their scores look like any other's: 
 outputs that are all NaN is class 0. A loss that is not finite makes its gradient, and by Adam's
 division the weights, not finite either, so they are looked at, once a task and on the device:
 
-    first <- task    where first < 0 and max |w| is not finite
+    first <- task    where first < 0 and Σ w is not finite (a sum of finite floats, in doubles, is)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 
 import torch
 from torch import Tensor, nn
 
-WAITING = 64  # tasks whose largest weights are looked at together
+WAITING = 64  # tasks whose sums are looked at together
 
 
 class Divergence:
     """The first such task of a run, or of each replica; -1 where there is none so far.
 
-    A task costs its largest weights, the comparison is made for many tasks at once: on tasks of one
-    step anything more would cost as much as the step.
+    A task costs the sums of its weights, the comparison is made for many tasks at once: on tasks of
+    one step anything more would cost as much as the step.
 
     Args:
         groups: the parameters, one list per policy (one in all for a plain module).
@@ -49,15 +48,16 @@ class Divergence:
 
     def look(self, task: int) -> None:
         """Note what the task just learned left behind; nothing waits for the device."""
-        self._waiting.append((task, self._largest()))
+        self._waiting.append((task, self._sums()))
         if len(self._waiting) >= WAITING:
             self._settle()
 
-    def _largest(self) -> list[Tensor]:
-        """max |w| of every tensor, in which a NaN is the largest: numbers, or [S]."""
+    def _sums(self) -> list[Tensor]:
+        """Σ w of every tensor, in doubles, which no sum of floats overflows: numbers, or [S]."""
+        every = [p for group in self._groups for p in group]
         if not self._lead:
-            return list(torch._foreach_norm(self._groups[0], inf)) if self._groups[0] else []
-        return [p.reshape(len(p), -1).abs().amax(1) for group in self._groups for p in group]
+            return [p.sum(dtype=_wide(p)) for p in every]
+        return [p.reshape(len(p), -1).sum(1, dtype=_wide(p)) for p in every]
 
     def _settle(self) -> None:
         """Look at all that is waiting, in one go."""
@@ -67,7 +67,7 @@ class Divergence:
         self._waiting.clear()
         if not found[0]:
             return
-        values = torch.stack([x.double() for each in found for x in each]).isfinite()
+        values = torch.stack([x for each in found for x in each]).isfinite()
         if self._lead:  # [tasks, P, parameters, S] -> [tasks, P, S]
             whole = values.view(len(tasks), self._lead[0], -1, self._lead[1]).all(2)
         else:
@@ -83,3 +83,7 @@ class Divergence:
         first = self.first
         diverged = first[first >= 0]
         return int(diverged.min()) if diverged.numel() else None
+
+
+def _wide(p: Tensor) -> torch.dtype:
+    return torch.complex128 if p.is_complex() else torch.float64
