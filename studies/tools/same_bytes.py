@@ -32,8 +32,9 @@ BENCHMARKS: dict[str, dict[str, object]] = {
     "nlp5": {"data.miniature": True, "data.per_task": 8, "data.test_per_task": 4},
     "wsd": {"data.miniature": True, "train.epochs": 2},
     "vqa": {"data.miniature": True, "data.tasks": 4, "train.epochs": 1},
+    "fsmol": {"data.miniature": True, "data.tasks": 40, "train.evaluate_every": 10},
 }
-STACKED = ("toy", "synthetic", "mnist", "wsd", "vqa")
+STACKED = ("toy", "synthetic", "mnist", "wsd", "vqa", "fsmol")
 FILES = ("scores.jsonl", "summary.json", "model.safetensors", "runs.json", "scores.npz")
 
 

@@ -1,9 +1,13 @@
 """FS-Mol's captured steps on a GPU: the CPU's results, and no head moves but the task's own."""
 
+import copy
+
 import pytest
 import torch
 
+from longtail.benchmarks.fsmol.model import MoleculeNet
 from longtail.metrics import summary
+from longtail.replicas import Replicas
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import resolve
 from longtail.training import train
@@ -57,3 +61,20 @@ def test_captured_steps_move_no_other_head(method: str, policy: str) -> None:
         before = now
 
     train(run, on_step=look)
+
+
+def test_policies_share_one_product_and_answer_as_on_a_cpu() -> None:
+    generator = torch.Generator().manual_seed(0)
+    stack = Replicas([MoleculeNet(7, (256, 16)) for _ in range(2)], policies=3)
+    for tensor in (*stack.parameters(), *(m.heads for m in stack.members)):
+        tensor.data.normal_(0, 0.1, generator=generator)
+    bits = torch.randint(256, (2, 5, 256), dtype=torch.uint8, generator=generator)
+    task = torch.tensor([[0, 0, 3, 6, 2], [0, 1, 0, 5, 6]])
+    found = []
+    for device in ("cpu", "cuda"):
+        there = copy.deepcopy(stack).to(device)
+        logits = there((bits.to(device), task.to(device)))
+        logits.square().sum().backward()
+        found.append([logits, *(p.grad for p in there.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs.cpu(), rtol=1e-3, atol=1e-3)

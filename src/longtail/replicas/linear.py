@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from longtail.replicas.factored import Factored
 
-# Weights of one replica's layer from which, on a CPU, copying them together costs too much.
+# Weights of one replica's layer from which copying them together costs too much.
 LARGE = 1 << 15
 
 # Up to so many outputs a CPU multiplies W hᵀ faster than h Wᵀ; ten times for one output.
@@ -24,13 +24,19 @@ NARROW = 4
 
 
 def lay_out(members: Sequence[nn.Module]) -> None:
-    """Move the members' copies of each parameter next to each other, [P, ...] in memory."""
-    for copies in zip(*(member.parameters() for member in members), strict=True):
-        if _end_to_end(copies):  # whoever holds their addresses (a captured graph) may go on
+    """Move the members' copies of each parameter and buffer next to each other in memory."""
+    for copies in zip(*(_tensors(member) for member in members), strict=True):
+        if not copies[0].numel() or _end_to_end(
+            copies
+        ):  # whoever holds their addresses (a captured graph) may go on
             continue
         parts = torch.stack([p.detach() for p in copies]).unbind(0)
         for p, part in zip(copies, parts, strict=True):
             p.data = part
+
+
+def _tensors(member: nn.Module) -> list[Tensor]:
+    return [*member.parameters(), *member.buffers()]
 
 
 def joined(tensors: Sequence[Tensor]) -> Tensor:
@@ -92,9 +98,11 @@ def linear(layers: Sequence[nn.Linear], h: Tensor, folded: bool) -> Tensor:
         left, right = (h.left, h.right) if isinstance(h, Factored) else (h, None)
         return _Regressions.apply(left, right, *weights)  # pyright: ignore[reportReturnType]
     # Joining first layers takes a copy, [P, S, out, in] -> [S, P * out, in].
-    copied = not folded and not shared_rows and out > 1
-    if copied and weights[0][0].numel() >= LARGE and h.device.type == "cpu":
+    large = not folded and not shared_rows and out > 1 and weights[0][0].numel() >= LARGE
+    if large and h.device.type == "cpu":
         return torch.stack([_affine(h, layer.weight, layer.bias) for layer in layers])
+    if large and h.shape[1] <= out:  # a GPU then copies the inputs, which are smaller
+        h, folded = h.expand(P, *h.shape), True
     weight, bias = joined(weights), None if biases[0] is None else joined(biases)  # pyright: ignore
     if folded:
         bias = None if bias is None else bias.flatten(0, 1)

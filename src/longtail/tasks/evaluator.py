@@ -74,6 +74,10 @@ class Evaluator:
         total = _sums(model, examples, sequence.objective, self.batch_size, None, 1)[0]
         return total.squeeze(-1) / len(examples)
 
+    def validations(self, model: nn.Module, sequence: TaskSequence, tasks: Sequence[int]) -> Any:
+        """`validation` of each of these tasks, ``[tasks, *lead]``: what chooses a setting."""
+        return [torch.as_tensor(self.validation(model, sequence, i)).cpu().numpy() for i in tasks]
+
     def validation_loss(self, model: nn.Module, sequence: TaskSequence, task: int) -> Tensor:
         """Mean loss [*lead] over a task's validation examples: for epochs of equal score."""
         examples, objective = sequence.validation(task), sequence.objective

@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from longtail.tasks import Evaluator, TaskSequence
@@ -50,6 +49,6 @@ def evaluate_validation(
     tasks = [i for i in range(len(sequence)) if sequence.validation(i)]
     if not tasks:
         return None
-    scores = [evaluator.validation(model, sequence, i) for i in tasks]
+    scores = evaluator.validations(model, sequence, tasks)
     weights = [evaluator.validation_size(sequence, i) for i in tasks]
-    return np.average([torch.as_tensor(x).cpu().numpy() for x in scores], axis=0, weights=weights)
+    return np.average(scores, axis=0, weights=weights)

@@ -14,11 +14,11 @@ from longtail.benchmarks.fsmol.model import MoleculeNet, unpacked
 from longtail.benchmarks.fsmol.tasks import assay_tasks, split
 from longtail.methods import METHODS
 from longtail.metrics import summary
-from longtail.replicas import Replicas, build_model
+from longtail.replicas import Replicas
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import resolve
 from longtail.support.random import permutation, uniform
-from longtail.tasks import size_statistics
+from longtail.tasks import Evaluator, size_statistics
 from longtail.training import train
 
 SMALL = {"data.miniature": True, "data.hidden": [8, 4], "train.evaluate_every": 0}
@@ -252,13 +252,36 @@ def test_one_task_scores_as_it_does_among_all():
                 assert torch.allclose(alone[name], value[..., i : i + 1], atol=1e-6)
 
 
-def test_replicas_answer_as_their_models_do():
+@pytest.mark.parametrize("kind", ["own", "joint", "one"])
+def test_replicas_answer_as_their_models_do(kind):
     sequence = assay_tasks(miniature(), 0, tasks=9)
-    make = lambda seed: MoleculeNet(9, (8, 4))  # noqa: E731
-    stack = build_model(make, [0, 1, 2], policies=2)
-    for member in stack.members:
+    models = [MoleculeNet(9, (8, 4), kind) for _ in range(3)]
+    stack = Replicas(models, policies=2)
+    numbers = iter(range(99))
+    for member in stack.members:  # every policy, seed and task its own head
         member.begin_task(4)
-    logits, _ = logits_of(stack, sequence.tests(9)[0])
-    for seed in range(3):
-        alone, _ = logits_of(build_model(make, seed), sequence.tests(9)[0])
-        assert torch.allclose(logits[1, seed], alone, atol=1e-5)
+        tables = [member.head, *([member.heads] if kind == "own" else [])]
+        for table in tables:
+            table.data.normal_(generator=torch.Generator().manual_seed(next(numbers)))
+    for tasks in (range(9), range(4, 5)):  # molecules of all tasks, and of the present one alone
+        examples = sequence.tests(9)[0] if len(tasks) > 1 else sequence.test(4)
+        logits, _ = logits_of(stack, examples)
+        for policy in range(2):
+            for seed in range(3):
+                alone, _ = logits_of(stack.replica(policy, seed), examples)
+                assert torch.allclose(logits[policy, seed], alone, atol=1e-5)
+    assert not torch.allclose(logits[0], logits[1], atol=0.1)
+
+
+def test_a_stack_validates_all_tasks_in_one_pass():
+    configs = [config(seed=seed, **{"train.validation": 0.1}) for seed in (0, 3)]
+    stack = build_stack(configs).run
+    train(stack)
+    tasks = [i for i in range(len(stack.sequence)) if stack.sequence.validation(i)]
+    found = Evaluation().validations(stack.model, stack.sequence, tasks)
+    one_by_one = Evaluator().validations(stack.model, stack.sequence, tasks)
+    assert tasks
+    assert np.array_equal(found, np.stack(one_by_one))
+    run = build_run(configs[0])
+    found = Evaluation().validations(run.model, run.sequence, tasks)
+    assert np.array_equal(found, Evaluator().validations(run.model, run.sequence, tasks))

@@ -8,8 +8,10 @@ all tasks come from one sort by task and logit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,9 +38,19 @@ class Evaluation(Evaluator):
             task = torch.zeros(len(targets), dtype=torch.int64, device=logits.device)
         return scores(logits, targets, task.to(logits.device), len(tasks))
 
+    def validations(self, model: nn.Module, sequence: Any, tasks: Sequence[int]) -> Any:
+        """Accuracy of the tasks' validation molecules, [tasks, *lead], in one pass as well."""
+        segments = sequence.segments("validation")
+        examples = segments.view(sequence.table, 0, len(sequence))
+        logits, targets = logits_of(model, examples)
+        number = segments.task_of_row().to(logits.device).expand(logits.shape)
+        right = ((logits > 0) == (targets > 0.5)).double()
+        found = _sums(right, number, len(sequence)).cpu().numpy()[..., tasks]
+        return np.moveaxis(found / segments.sizes[tasks], -1, 0)
+
 
 def logits_of(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
-    """Logits [*lead, n] and labels [n]; all replicas see the same molecules."""
+    """Logits [*lead, n] and labels [n], or [S, n] where replicas see molecules of their own."""
     lead: tuple[int, ...] = getattr(model, "lead", ())
     device = next(model.parameters()).device
     rows = ROWS.get(device.type, ROWS["cpu"])
@@ -48,13 +60,13 @@ def logits_of(model: nn.Module, examples: Examples) -> tuple[Tensor, Tensor]:
     with evaluation_mode(model), torch.no_grad():
         for start in range(0, len(examples), rows):
             (bits, task), labels = read(examples, start, start + rows)
-            if lead:
+            if lead and labels.ndim == 1:
                 bits, task = (x.expand(lead[1], *x.shape) for x in (bits, task))
             logits.append(model((bits, task)).float())
             targets.append(labels)
     if len(logits) == 1:
         return logits[0], targets[0]
-    return torch.cat(logits, -1), torch.cat(targets)
+    return torch.cat(logits, -1), torch.cat(targets, -1)
 
 
 def scores(logits: Tensor, targets: Tensor, task: Tensor, tasks: int) -> dict[str, Tensor]:

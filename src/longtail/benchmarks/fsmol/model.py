@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, rms_norm
 
 from longtail.benchmarks.fsmol.assays import WIDTH
+from longtail.replicas.linear import joined
 from longtail.replicas.linear import linear as stacked_linear
 from longtail.tasks.task_models import TaskModel
 
@@ -92,35 +93,15 @@ class MoleculeNet(TaskModel):
         return self.answer(h, task)
 
     def answer(self, h: Tensor, task: Tensor) -> Tensor:
-        """Logits [..., B] of hidden states [..., B, H], in a stack and out of it."""
+        """Logits [B] of hidden states [B, H]."""
         h = rms_norm(h, h.shape[-1:])
-        if self.kind == "one" or (self.kind == "own" and self._only_current(task)):
-            if self.head.dim() == 1:
-                return linear(h, self.head[None, :-1], self.head[-1:]).squeeze(-1)
-            weight = self.head[..., :-1, None]
-            return (h @ weight).squeeze(-1) + self.head[..., -1:]
-        row = self._rows(task)
-        return (h * row[..., :-1]).sum(-1) + row[..., -1]
-
-    def _rows(self, task: Tensor) -> Tensor:
-        """The head of each molecule, [..., B, H + 1]."""
+        if self.kind == "one" or (self.kind == "own" and _all_are(task, self.current)):
+            return linear(h, self.head[None, :-1], self.head[-1:]).squeeze(-1)
         table = self.head if self.kind == "joint" else self.heads
-        if table.dim() == 3:  # a stack: the tables end to end
-            first = torch.arange(len(table), device=task.device)[:, None] * table.shape[1]
-            rows = embedding(task + first, table.flatten(0, 1))
-        else:
-            rows = embedding(task, table)
-        if self.kind == "joint":
-            return rows
-        own = task == self.current[..., None]
-        return torch.where(own[..., None], self.head.unsqueeze(-2), rows)
-
-    def _only_current(self, task: Tensor) -> bool:
-        """Whether one row serves all; worth knowing, but not worth waiting for a GPU."""
-        if task.device.type != "cpu" or torch.compiler.is_compiling():
-            return False
-        # NumPy compares a few numbers in a tenth of the time
-        return bool((task.numpy() == self.current.numpy()[..., None]).all())
+        row = embedding(task, table)
+        if self.kind == "own":
+            row = torch.where((task == self.current)[..., None], self.head, row)
+        return (h * row[..., :-1]).sum(-1) + row[..., -1]
 
     @staticmethod
     def forward_stacked(members: Sequence[MoleculeNet], inputs: Inputs) -> Tensor:
@@ -132,7 +113,35 @@ class MoleculeNet(TaskModel):
             h = unpacked(fingerprints)
         for i, layers in enumerate(zip(*(member.trunk for member in members), strict=True)):
             h = stacked_linear(layers, h, folded=i > 0).relu()  # pyright: ignore
-        return torch.stack([m.answer(h[p], task) for p, m in enumerate(members)])
+        return _stacked_answer(members, h, task)
+
+
+def _stacked_answer(members: Sequence[MoleculeNet], h: Tensor, task: Tensor) -> Tensor:
+    """Logits [P, S, B] of hidden states [P, S, B, H] and tasks [S, B]; as `answer` does it.
+
+    For all policies at once: one by one, what a GPU has to launch for them is most of a step.
+    """
+    h = rms_norm(h, h.shape[-1:])
+    kind, current = members[0].kind, None
+    head = joined([member.head for member in members])  # [P, S, H + 1], or all heads of each
+    if kind == "own":
+        current = members[0].current[..., None]  # of all policies
+    if kind == "one" or (current is not None and _all_are(task, current)):
+        return (h @ head[..., :-1, None]).squeeze(-1) + head[..., -1:]
+    table = head if kind == "joint" else joined([member.heads for member in members])
+    first = torch.arange(table[..., 0, 0].numel(), device=task.device) * table.shape[2]
+    row = embedding(task + first.view(*table.shape[:2], 1), table.flatten(0, 2))
+    if current is not None:
+        row = torch.where((task == current)[..., None], head.unsqueeze(-2), row)
+    return (h * row[..., :-1]).sum(-1) + row[..., -1]
+
+
+def _all_are(task: Tensor, current: Tensor) -> bool:
+    """Whether one row serves all; worth knowing, but not worth waiting for a GPU."""
+    if task.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    # NumPy compares a few numbers in a tenth of the time
+    return bool((task.numpy() == current.numpy()).all())
 
 
 def unpacked(fingerprints: Tensor) -> Tensor:
