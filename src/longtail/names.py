@@ -12,6 +12,10 @@ reset           reset         reset          0      yes       fresh state per ta
 carry           ema           ema            0      no        plain Adam(W), not told about tasks
 ==============  ============  =============  =====  ========  ==================================
 
+A policy may also be a function, `module:function`, that is called at every boundary; `function` and
+`settings` of `Policy` are then its path and its keyword arguments. What the policies do to other
+optimizers than Continual Adam is in `training/boundary.py`.
+
 "With" and "without MC" are the paper's words. `continual_seen` gives weights that no earlier task
 has moved plain Adam's step, where `continual` averages their past in as zero.
 """
@@ -59,6 +63,8 @@ class Policy:
     beta3: float = option(WARM_UP, "warm-up at the start of a task, 1 - beta3**t; 0 for none")
     boundary: bool = option(True, "tell the optimizer when a task ends (false: plain Adam)")
     lr_scale: float = option(1.0, "multiplies the learning rate")
+    function: str = option("", "module:function, called at every task boundary")
+    settings: tuple[tuple[str, Any], ...] = option((), "keyword arguments of that function")
 
 
 POLICIES: dict[str, Policy] = {

@@ -7,7 +7,14 @@ import pytest
 import tomli_w
 
 from longtail.methods import METHODS, Finetune
-from longtail.runs.config import method_names, options, resolve, stack_key, variant_key
+from longtail.runs.config import (
+    cannot_stack,
+    method_names,
+    options,
+    resolve,
+    stack_key,
+    variant_key,
+)
 from longtail.training import POLICIES
 
 
@@ -184,3 +191,80 @@ def test_broken_file_is_named(tmp_path, content):
         resolve("toy", tmp_path / "absent.toml")
     with pytest.raises(ValueError, match="is a folder"):
         resolve("toy", tmp_path)
+
+
+OWN = "helpers.own_optimizers"
+
+
+def test_an_optimizer_brings_its_settings_and_its_config_can_be_read_back(tmp_path):
+    sets = ["train.optimizer=SGD", "momentum=0.9", "optimizer=reset", "optim.nesterov=true"]
+    config = resolve("toy", sets=sets)
+    assert config.train.optimizer == "sgd"
+    assert dict(config.optim)["momentum"] == 0.9
+    told = config.as_dict()
+    assert told["policy"] == {"first_moment": "reset", "second_moment": "reset"}
+    assert not {"betas", "eps", "fused"} & told["train"].keys()
+    path = tmp_path / "config.toml"
+    path.write_text(tomli_w.dumps(told))
+    again = resolve(file=path)
+    assert again == config
+    assert again.id == config.id != resolve("toy", sets=[*sets, "momentum=0.8"]).id
+
+
+@pytest.mark.parametrize("name", ["rmsprop", "adafactor", "muon", f"{OWN}:Sign"])
+def test_every_optimizer_reads_its_own_config(tmp_path, name):
+    config = resolve("toy", flags={"optimizer": "carry", "train.optimizer": name})
+    path = tmp_path / "config.toml"
+    path.write_text(tomli_w.dumps(config.as_dict()))
+    assert resolve(file=path) == config
+
+
+def test_a_policy_may_be_a_function_with_settings(tmp_path):
+    config = resolve("toy", flags={"optimizer": f"{OWN}:soften", "keep": 0.25})
+    assert dict(config.policy.settings) == {"keep": 0.25}
+    assert config.policy.beta3 == 0.0  # plain Adam between its calls
+    path = tmp_path / "config.toml"
+    path.write_text(tomli_w.dumps(config.as_dict()))
+    assert resolve(file=path) == config
+    with pytest.raises(ValueError, match=r"policy\.keep must be number, got 'x'"):
+        resolve("toy", flags={"optimizer": f"{OWN}:soften", "keep": "x"})
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["train.optimizer=sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'"),
+        (["optimizer=sgd"], "'sgd' is no optimizer policy: it is a value of train.optimizer"),
+        (["train.optimizer=sgd", "momentun=1"], "did you mean 'optim.momentum'"),
+        (["train.optimizer=sgd", "beta3=0.9"], "unknown setting 'beta3'"),
+        (["train.optimizer=sgd", "second_moment=task"], r"policy\.second_moment must be reset"),
+        (["train.optimizer=rmsprop", "train.eps=1"], "unknown setting 'train.eps'"),
+        ([f"train.optimizer={OWN}:Ending"], "setting 'optim.power' has no default"),
+        ([f"optimizer={OWN}:gone"], "cannot be imported"),
+        (["momentum=0.9"], "unknown setting 'momentum'"),
+    ],
+)
+def test_mistakes_about_optimizers_are_told(sets, message):
+    with pytest.raises(ValueError, match=message):
+        resolve("toy", sets=sets)
+
+
+def test_ids_of_runs_from_before_other_optimizers_are_as_they_were():
+    told = resolve("toy").as_dict()
+    assert "optim" not in told
+    assert told["train"]["optimizer"] == "adamw"
+    assert set(told["policy"]) == {"first_moment", "second_moment", "beta3", "boundary"}
+
+
+def test_only_continual_adam_stacks_policies_together():
+    def key(*sets: str) -> str:
+        return stack_key(resolve("toy", sets=list(sets)))
+
+    assert key() == key("optimizer=reset")
+    assert key("train.optimizer=rmsprop") == key("train.optimizer=rmsprop", "lr=0.1", "seed=3")
+    assert key("train.optimizer=rmsprop") != key("train.optimizer=rmsprop", "optimizer=reset")
+    assert key(f"optimizer={OWN}:soften") != key("optimizer=carry")
+    assert cannot_stack(resolve("toy", sets=["train.optimizer=rmsprop"])) is None
+    assert cannot_stack(resolve("toy", sets=[f"optimizer={OWN}:soften"])) is None
+    told = cannot_stack(resolve("toy", sets=["train.optimizer=adafactor"]))
+    assert told == "adafactor is not known to be elementwise"

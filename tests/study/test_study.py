@@ -436,3 +436,82 @@ def test_ctrl_c_saves_and_the_next_call_ends_with_the_same_files(tmp_path: Path,
     subprocess.run([*command, str(tmp_path / "a")], check=True)
     subprocess.run([*command, str(tmp_path / "b")], check=True)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+SEVERAL = """
+benchmark = "toy"
+seeds = "0-1"
+[data]
+tasks = 6
+zero_shot = 1
+cap = 20
+[train]
+epochs = 1
+eps = 1e-6
+[optim]
+momentum = 0.5
+[optim.sgd]
+nesterov = true
+[grid]
+"optim.dampening" = [0.0]
+[[policies]]
+name = "ours"
+[[policies]]
+name = "SGD"
+optimizer = "reset"
+train = { optimizer = "sgd", lr = 0.05 }
+optim = { dampening = 0.0 }
+[[policies]]
+name = "Adafactor"
+optimizer = "carry"
+train = { optimizer = "adafactor" }
+[[policies]]
+name = "softened"
+optimizer = "helpers.own_optimizers:soften"
+policy = { keep = 0.25 }
+"""
+
+
+def test_rows_may_have_optimizers_of_their_own(tmp_path: Path, capsys):
+    path = study_file(tmp_path, SEVERAL)
+    runs = expand(read_study(path))
+    of = {run.labels["policy"]: run.config for run in runs}
+    assert len(runs) == 2 * 4
+    assert of["ours"].train.eps == 1e-6
+    assert (of["SGD"].train.optimizer, of["SGD"].train.lr) == ("sgd", 0.05)
+    assert dict(of["SGD"].optim)["momentum"] == 0.5
+    assert dict(of["SGD"].optim)["nesterov"] is True
+    assert dict(of["softened"].policy.settings) == {"keep": 0.25}
+    assert study(path, "--out", tmp_path / "out", "--dry-run", "--json") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    alone = {entry["policy"]: entry.get("alone") for entry in told}
+    assert alone["Adafactor"] == "adafactor is not known to be elementwise"
+    assert alone["SGD"] is alone["ours"] is alone["softened"] is None
+    stacked = {entry["policy"] for entry in told if entry["folder"].startswith("stacks/")}
+    assert stacked == {"ours", "SGD", "softened"}
+
+
+def test_a_study_of_several_optimizers_is_trained(tmp_path: Path):
+    out = tmp_path / "out"
+    path = study_file(tmp_path, SEVERAL)
+    assert study(path, "--out", out, "--quiet", "--no-report") == 0
+    runs = load(out).runs
+    assert {run.labels["policy"] for run in runs} == {"ours", "SGD", "Adafactor", "softened"}
+    assert len(runs) == 8
+    assert len({run.summary["RP"] for run in runs if run.seed == 0}) > 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("momentum = 0.5", "momentun = 0.5", "optim.momentun = 0.5: .*did you mean 'momentum'"),
+        ("[optim.sgd]", "[optim.sdg]", r"\[optim.sdg\].*did you mean 'sgd'"),
+        ("optim.dampening", "optim.damping", "grid.optim.damping.*unknown setting"),
+        ("keep = 0.25", "kept = 0.25", "unknown setting 'policy.kept'; did you mean 'policy.keep'"),
+        ('train = { optimizer = "adafactor" }', 'train = "adafactor"', "must be a table"),
+    ],
+)
+def test_mistakes_about_optimizers_in_a_study(tmp_path: Path, old: str, new: str, message: str):
+    path = study_file(tmp_path, SEVERAL.replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        expand(read_study(path))

@@ -53,6 +53,7 @@ def everything() -> dict[str, dict[str, str]]:
     from longtail.benchmarks import BENCHMARKS
     from longtail.methods import METHODS
     from longtail.training import POLICIES
+    from longtail.training.optimizer_class import names
 
     methods = {name: first_line(cls.__doc__) for name, cls in METHODS.items()}
     methods["multitask"] = "Finetune on the union of all tasks: what there is to reach."
@@ -60,6 +61,10 @@ def everything() -> dict[str, dict[str, str]]:
         "benchmarks": {name: module_line(path) for name, path in BENCHMARKS.items()},
         "methods": methods,
         "optimizer policies": {n: policy_line(p) for n, p in POLICIES.items()},
+        "optimizers": {
+            n: f"{c.__module__.split('.')[0]}'s {c.__name__}" for n, c in names().items()
+        }
+        | {"module:Class": "any other, such as schedulefree:AdamWScheduleFree"},
         "studies": {str(p): comment_line(p) for p in sorted(Path("studies").glob("*.toml"))},
     }
 

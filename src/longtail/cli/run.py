@@ -16,6 +16,7 @@ EXAMPLES = """examples:
   longtail run toy --method derpp --buffer 200         a method and one of its settings
   longtail run toy --optimizer reset --seed 3          the same sequence without moment carry-over
   longtail run toy --config my.toml --set train.lr=3e-4
+  longtail run toy --train-optimizer sgd --momentum 0.9   another optimizer and its settings
   longtail run toy --method ewc --help                 all settings, with their defaults
 
 Calling it again with the same --out resumes an interrupted run and leaves a finished one alone.
@@ -24,6 +25,7 @@ USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] 
 RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}
 RESERVED |= {"help", "benchmark", "stop-on-nan"}
 TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
+TITLES |= {"optim": "the optimizer"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--optimizer",
         default=argparse.SUPPRESS,
         metavar="P",
-        help="optimizer policy, such as continual, reset or carry (default: continual)",
+        help="optimizer policy: continual, reset, carry or module:function (default: continual)",
     )
     add("--seed", default=argparse.SUPPRESS, metavar="N", help="seed of the run (default: 0)")
     add("--config", type=Path, metavar="FILE", help="settings from a TOML file; flags override it")
@@ -80,8 +82,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         parser.print_help()
         raise SystemExit(0 if argv else 2)
     first = Parser(prog="longtail run", add_help=False, allow_abbrev=False)
-    for flag in ("--method", "--optimizer", "--config"):
+    for flag in ("--method", "--optimizer", "--train-optimizer", "--config"):
         first.add_argument(flag)
+    first.add_argument("--set", action="append", default=[])
     named = argv[0] if not argv[0].startswith("-") else None
     known, _ = first.parse_known_args(argv[1:] if named else argv)
 
@@ -93,13 +96,26 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise ValueError("name a benchmark right after `run`, such as `longtail run toy`")
     method = known.method or str(file.get("method", "finetune"))
     optimizer = known.optimizer or str(file.get("optimizer", "continual"))
-    settings = options(benchmark, method, optimizer)
+    settings = options(benchmark, method, optimizer, _optimizer_name(file, known))
     add_setting_flags(parser, settings, method)
     args = parser.parse_args(argv)
     given = vars(args)
     args.flags = {o.key: _value(given.pop(o.key)) for o in settings if o.key in given}
     args.benchmark = benchmark
     return args
+
+
+def _optimizer_name(file: dict[str, Any], known: argparse.Namespace) -> str | None:
+    """`train.optimizer` as --set, a flag or the file give it, which says what flags there are."""
+    given = [text.partition("=")[2] for text in known.set if _key(text) == "train.optimizer"]
+    table = file.get("train")
+    in_file = table.get("optimizer") if isinstance(table, dict) else None
+    found = given[-1].strip() if given else known.train_optimizer or in_file
+    return None if found is None else str(_value(found))
+
+
+def _key(text: str) -> str:
+    return text.partition("=")[0].strip()
 
 
 def _value(text: Any) -> Any:
@@ -145,9 +161,10 @@ def _metavar(kind: str) -> str:
 
 
 def default_out(config: RunConfig) -> Path:
-    method = config.method.replace(":", ".")
-    name = f"{config.benchmark}-{method}-{config.optimizer}-s{config.seed}"
-    return Path("runs") / name.replace("/", "-")
+    parts = [config.benchmark, config.method, config.optimizer, f"s{config.seed}"]
+    if config.train.optimizer not in ("adamw", "adam"):
+        parts.insert(2, config.train.optimizer)
+    return Path("runs") / "-".join(parts).replace(":", ".").replace("/", "-")
 
 
 def main(args: argparse.Namespace) -> int:

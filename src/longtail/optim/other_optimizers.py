@@ -14,7 +14,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +99,9 @@ KNOWN: dict[str, Moments] = {
     "bitsandbytes.Adagrad": _BNB_SECOND,
     "bitsandbytes.Adagrad8bit": _BNB_SECOND,
     "torchao._AdamBase": _ADAM,
+    "longtail.MuonAdamW": Moments(
+        ("momentum_buffer", "exp_avg"), ("exp_avg_sq", "max_exp_avg_sq"), shared_count=True
+    ),
     "schedulefree.AdamWScheduleFree": Moments(("z",), ("exp_avg_sq",), counts=()),
     "schedulefree.SGDScheduleFree": Moments(("z",), counts=()),
 }
@@ -179,20 +182,46 @@ def reset_other(optimizer: Any) -> StateEdit:
     return StateEdit(type(inner).__name__, count, names, ())
 
 
+def restart(optimizer: Optimizer, parameters: Iterable[Tensor], *, in_place: bool = False) -> None:
+    """Make the state of some parameters of an optimizer that is not ours that of a new one.
+
+    Args:
+        in_place: keep its tensors, to which somebody points; its names have to be known.
+    """
+    if not in_place:
+        for parameter in parameters:
+            optimizer.state.pop(parameter, None)
+        return
+    _, _, moments = _known(optimizer, "a captured step")
+    group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    with torch.no_grad():
+        for parameter in parameters:
+            state = optimizer.state.get(parameter, {})
+            for name in [n for n in state if n not in moments.further and state[n] is not None]:
+                _set(state, name, _start(moments, name, group_of[id(parameter)]))
+
+
+def moments_of(kind: type) -> tuple[str, Moments] | None:
+    """The name of a class of optimizers, or of what it derives from, in the table; its moments."""
+    for cls in kind.__mro__:
+        key = f"{cls.__module__.partition('.')[0]}.{cls.__name__}"
+        if key in KNOWN:
+            return key, KNOWN[key]
+    return None
+
+
 def _known(optimizer: Any, what: str) -> tuple[Optimizer, str, Moments]:
     """The innermost optimizer, its name in the table, and its moments."""
     inner = [layer for layer in layers_of(optimizer) if isinstance(layer, Optimizer)]
-    if inner:
-        for kind in type(inner[-1]).__mro__:
-            key = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
-            if key in KNOWN:
-                unknown = {name for s in inner[-1].state.values() for name in s} - KNOWN[key].names
-                if unknown:
-                    raise TypeError(
-                        f"{what} does not know the state {', '.join(sorted(unknown))} of "
-                        f"{type(inner[-1]).__name__}"
-                    )
-                return inner[-1], key, KNOWN[key]
+    found = moments_of(type(inner[-1])) if inner else None
+    if found is not None:
+        unknown = {name for s in inner[-1].state.values() for name in s} - found[1].names
+        if unknown:
+            raise TypeError(
+                f"{what} does not know the state {', '.join(sorted(unknown))} of "
+                f"{type(inner[-1]).__name__}"
+            )
+        return inner[-1], *found
     kind = type(inner[-1] if inner else optimizer)
     raise TypeError(
         f"{what} does not know the state of {kind.__module__}.{kind.__qualname__}; it knows "

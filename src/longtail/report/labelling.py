@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from longtail.names import METHODS, POLICIES, WARM_UP, Policy
@@ -84,6 +85,9 @@ def policy_name(config: dict[str, Any]) -> str:
     """`continual`, `reset`, `carry`, or, for an ablation row, what it does with the moments."""
     name = str(config.get("optimizer", "?"))
     policy = config.get("policy") or {}
+    if name not in POLICIES and ":" in name:  # a function, with settings of its own
+        told = ", ".join(f"{key} {value}" for key, value in policy.items())
+        return f"{name} ({told})" if told else name
     if name in POLICIES and _is_usual(policy, POLICIES[name]):
         return name
     moments = f"{policy.get('first_moment')}/{policy.get('second_moment')}"
@@ -95,6 +99,8 @@ def policy_name(config: dict[str, Any]) -> str:
 
 def _is_usual(policy: dict[str, Any], usual: Policy) -> bool:
     """Whether nothing differs from the named policy, as far as it matters to an optimizer."""
+    if "beta3" not in policy and usual.second_moment == "task":  # not Continual Adam: v is kept
+        usual = replace(usual, second_moment="ema")
     keys = ["boundary", "beta3"]
     if usual.boundary:  # without a boundary nobody asks what happens to the moments there
         keys += ["first_moment", "second_moment"]

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from longtail.benchmarks import Benchmark
 from longtail.methods import Method
 from longtail.replicas import build_model
-from longtail.runs.config import RunConfig, load_benchmark, method_class, stack_key, variant_key
+from longtail.runs.config import (
+    RunConfig,
+    cannot_stack,
+    load_benchmark,
+    method_class,
+    stack_key,
+    variant_key,
+)
 from longtail.support.random import Seed
 from longtail.tasks import TableSequence, TaskSequence, multitask, validation_share
 from longtail.training import Policy, Run
@@ -33,6 +40,7 @@ def build_run(config: RunConfig, device: torch.device | str = "cpu") -> Run:
         config.train,
         config.seed,
         evaluate=benchmark.evaluate,
+        optim=dict(config.optim),
     )
 
 
@@ -46,6 +54,8 @@ def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu"
             f"benchmark {first.benchmark!r} cannot be stacked with these settings: "
             "`stack = false` in the study file trains its runs one by one"
         )
+    if reason := cannot_stack(first):
+        raise ValueError(f"these runs cannot be stacked: {reason}")
     if spec.build_stack is not None:
         benchmark = spec.build_stack([row.data for row in stack.rows], stack.seeds)
     else:
@@ -63,6 +73,7 @@ def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu"
         replace(first.train, lr=stack.lr),
         seeds.to(device),
         evaluate=benchmark.evaluate,
+        optim=dict(first.optim),
     )
     return stack
 

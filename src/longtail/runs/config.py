@@ -1,7 +1,7 @@
 """All settings of a run, resolved: where each value comes from and what it may be.
 
 A run is named by ``benchmark``, ``method``, ``optimizer`` (a policy) and ``seed``, and shaped by
-four tables:
+five tables:
 
 ======== ============================================ =================================
 table    dataclass                                    defaults overridden by
@@ -10,7 +10,12 @@ data     the benchmark's ``Settings``                 nothing
 train    ``TrainSettings``                            its ``train``, ``method_train[method]``
 methods  the method's ``Settings``                    the benchmark's ``method_settings``
 policy   first_moment second_moment beta3 boundary    the named optimizer policy
+optim    arguments of the class ``train.optimizer``   nothing
 ======== ============================================ =================================
+
+``train.betas``, ``train.eps`` and ``train.fused`` are Continual Adam's; what other optimizers have
+beyond ``train.lr`` and ``train.weight_decay`` is in ``optim``. A policy that is a function has its
+keyword arguments in ``policy``.
 
 Later wins: defaults, the benchmark's overrides, a TOML file, flags, ``--set``. A key that no table
 has is refused with the nearest one that exists.
@@ -26,17 +31,29 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from longtail import benchmarks
 from longtail.methods import METHODS, Method
 from longtail.runs.values import check, flatten, parse, plain, unknown
-from longtail.support.modules import exists, import_named
+from longtail.support.modules import exists, import_object
 from longtail.training import POLICIES, Policy, TrainSettings
+from longtail.training.boundary import policy_for
+from longtail.training.optimizer_class import (
+    ADAM_SETTINGS,
+    OptimizerClass,
+    Setting,
+    find_function,
+    find_optimizer,
+    function_settings,
+)
+from longtail.training.optimizer_class import names as optimizer_names
 
-TABLES = ("data", "train", "methods", "policy")
+TABLES = ("data", "train", "methods", "policy", "optim")
 POLICY_FIELDS = ("first_moment", "second_moment", "beta3", "boundary")
 _HEAD = {"method": "finetune", "optimizer": "continual"}
+# Settings younger than published runs, which keep their ids: not written where they say nothing.
+_YOUNGER = {"tie": "first"}
 
 
 @dataclass(frozen=True)
@@ -66,15 +83,28 @@ class RunConfig:
     train: TrainSettings
     methods: Any
     policy: Policy
+    optim: tuple[tuple[str, Any], ...] = ()  # arguments of the optimizer's class
+
+    @property
+    def chosen(self) -> OptimizerClass:
+        """The class of its optimizer."""
+        return find_optimizer(self.train.optimizer)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain nested values, ready for TOML and JSON."""
         head = {k: getattr(self, k) for k in ("benchmark", "method", "optimizer", "seed")}
         tables = {t: plain(vars(getattr(self, t))) for t in ("data", "train", "methods")}
-        if self.train.tie == "first":  # younger than published runs, which keep their ids
-            del tables["train"]["tie"]
-        policy = {k: getattr(self.policy, k) for k in POLICY_FIELDS}
-        return {**head, **tables, "policy": plain(policy)}
+        for key, usual in _YOUNGER.items():
+            if tables["train"][key] == usual:
+                del tables["train"][key]
+        if not self.chosen.ours:
+            for key in ADAM_SETTINGS:
+                del tables["train"][key]
+        fields = policy_fields(self.policy, self.chosen)
+        tables["policy"] = {k: getattr(self.policy, k) for k in fields} | dict(self.policy.settings)
+        if self.optim:
+            tables["optim"] = plain(dict(self.optim))
+        return {**head, **tables, "policy": plain(tables["policy"])}
 
     @functools.cached_property  # a study of thousands of runs asks for each a dozen times
     def id(self) -> str:
@@ -105,35 +135,83 @@ def method_class(method: str) -> type[Method]:
 
 
 def _imported(path: str) -> type[Method]:
-    module, _, name = path.partition(":")
     try:
-        found = getattr(import_named(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = import_object(path)
+    except (ImportError, ValueError) as error:
         raise ValueError(f"method {path!r} cannot be imported: {error}") from None
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise ValueError(f"method {path!r} is not a subclass of longtail.methods.Method")
     return found
 
 
-def options(benchmark: str, method: str = "finetune", optimizer: str = "continual") -> list[Option]:
-    """Every setting of such a run, with its type, its default and its line of help."""
+def optimizer_class(name: str) -> OptimizerClass:
+    """An optimizer by its name or ``module:Class``."""
+    if ":" not in name and name.lower() not in optimizer_names():
+        raise unknown("optimizer", name, optimizer_names())
+    return find_optimizer(name)
+
+
+def policy_named(name: str, chosen: OptimizerClass) -> Policy:
+    """The policy of this name or ``module:function`` for an optimizer of this class."""
+    if ":" not in name and name not in POLICIES:
+        if name.lower() in optimizer_names():
+            raise ValueError(f"{name!r} is no optimizer policy: it is a value of train.optimizer")
+        raise unknown("optimizer policy", name, POLICIES)
+    return policy_for(name, chosen)
+
+
+def policy_fields(policy: Policy, chosen: OptimizerClass) -> tuple[str, ...]:
+    """Which of POLICY_FIELDS mean something for this optimizer under this policy."""
+    if chosen.ours:
+        return POLICY_FIELDS if not policy.function else POLICY_FIELDS[:3]
+    return () if policy.function or chosen.moments is None else POLICY_FIELDS[:2]
+
+
+def options(
+    benchmark: str,
+    method: str = "finetune",
+    optimizer: str = "continual",
+    optimizer_name: str | None = None,
+) -> list[Option]:
+    """Every setting of such a run, with its type, its default and its line of help.
+
+    Args:
+        optimizer: the policy.
+        optimizer_name: ``train.optimizer``; None for the benchmark's.
+    """
     spec = load_benchmark(benchmark)
     cls = method_class(method)
-    if optimizer not in POLICIES:
-        raise unknown("optimizer policy", optimizer, POLICIES)
-    policy = {k: getattr(POLICIES[optimizer], k) for k in POLICY_FIELDS}
+    train = {**spec.train, **spec.method_train.get(method, {})}
+    chosen = optimizer_class(str(optimizer_name or train.get("optimizer", "adamw")))
+    policy = policy_named(optimizer, chosen)
     head = [
         Option("", "method", str, "finetune", f"one of {', '.join(method_names())}"),
         Option("", "optimizer", str, "continual", f"optimizer policy: {', '.join(POLICIES)}"),
         Option("", "seed", int, 0, "seed of the order, the model, the batches and the buffers"),
     ]
+    foreign = () if chosen.ours else ADAM_SETTINGS
     return [
         *head,
         *_fields("data", spec.Settings, {}),
-        *_fields("train", TrainSettings, {**spec.train, **spec.method_train.get(method, {})}),
+        *(o for o in _fields("train", TrainSettings, train) if o.name not in foreign),
         *_fields("methods", cls.Settings, spec.method_settings.get(method, {})),
-        *(o for o in _fields("policy", Policy, policy) if o.name in POLICY_FIELDS),
+        *_policy_options(policy, chosen),
+        *(_option("optim", s, f"of {chosen.name}") for s in chosen.settings()),
     ]
+
+
+def _policy_options(policy: Policy, chosen: OptimizerClass) -> list[Option]:
+    fields = policy_fields(policy, chosen)
+    usual = {k: getattr(policy, k) for k in fields}
+    found = [o for o in _fields("policy", Policy, usual) if o.name in fields]
+    if not chosen.ours:  # nothing of theirs is averaged over tasks
+        found = [replace(o, type=Literal["reset", "ema"]) for o in found]
+    settings = function_settings(policy.function) if policy.function else []
+    return found + [_option("policy", s, f"of {policy.name}") for s in settings]
+
+
+def _option(table: str, setting: Setting, text: str) -> Option:
+    return Option(table, setting.name, setting.type, setting.default, text)
 
 
 def _fields(table: str, cls: type, overrides: Mapping[str, Any]) -> list[Option]:
@@ -199,8 +277,10 @@ def resolve(
     if len(named) != 1:
         raise ValueError(f"name one benchmark, got {', '.join(sorted(map(str, named))) or 'none'}")
     name = str(named.pop())
-    head = {k: v for layer in layers for k, v in layer.items() if k in ("method", "optimizer")}
-    known = options(name, *(str(head.get(k, d)) for k, d in _HEAD.items()))
+    named = ("method", "optimizer", "train.optimizer")
+    head = {k: str(v) for layer in layers for k, v in layer.items() if k in named}
+    method, optimizer = (head.get(k, d) for k, d in _HEAD.items())
+    known = options(name, method, optimizer, head.get("train.optimizer"))
 
     values = {o.key: o.default for o in known}
     for layer in layers:
@@ -217,17 +297,28 @@ def resolve(
     def table(name: str) -> dict[str, Any]:
         return {o.name: values[o.key] for o in known if o.table == name}
 
-    method, optimizer = values["method"], values["optimizer"]
+    chosen = optimizer_class(values["train.optimizer"])
     return RunConfig(
         benchmark=name,
         method=method,
         optimizer=optimizer,
         seed=values["seed"],
         data=_build(load_benchmark(name).Settings, table("data"), "data"),
-        train=_build(TrainSettings, table("train"), "train"),
+        train=_build(TrainSettings, {**table("train"), "optimizer": chosen.name}, "train"),
         methods=_build(method_class(method).Settings, table("methods"), "methods"),
-        policy=_build(Policy, {"name": optimizer, **table("policy")}, "policy"),
+        policy=_policy(policy_named(optimizer, chosen), chosen, table("policy")),
+        optim=tuple(table("optim").items()),
     )
+
+
+def _policy(policy: Policy, chosen: OptimizerClass, given: dict[str, Any]) -> Policy:
+    """The named policy with the settings that were given."""
+    moments = {k: given.pop(k) for k in policy_fields(policy, chosen)}
+    changed = replace(policy, **moments, settings=tuple(given.items()))
+    if chosen.ours or policy.function:
+        return changed
+    # a boundary at which all is kept is none
+    return replace(changed, boundary=(changed.first_moment, changed.second_moment) != ("ema",) * 2)
 
 
 def _split(text: str) -> tuple[str, Any]:
@@ -272,11 +363,23 @@ def _variant_key(config: RunConfig) -> str:
     return config.id
 
 
+def cannot_stack(config: RunConfig) -> str | None:
+    """Why such a run trains alone on a benchmark that can be stacked; None where it need not."""
+    if not config.chosen.elementwise:
+        return f"{config.chosen.name} is not known to be elementwise"
+    if config.policy.function and not getattr(
+        find_function(config.policy.function), "elementwise", False
+    ):
+        return f"{config.policy.name} is not known to be elementwise"
+    return None
+
+
 def stack_key(config: RunConfig) -> str:
     """Equal for configs that may train as one stack: all but seed, policy, lr, stackable data.
 
-    A task boundary reaches the whole optimizer, so policies with and without one stay apart. The
-    policies of a stack share their buffers, so methods that replay need the same data.
+    A task boundary reaches the whole optimizer, so policies with and without one stay apart; so do
+    all that are functions, or of other optimizers than Continual Adam. The policies of a stack
+    share their buffers, so methods that replay need the same data.
     """
     replays = hasattr(config.methods, "buffer")
     may_differ = () if replays else load_benchmark(config.benchmark).stack_fields
@@ -286,8 +389,10 @@ def stack_key(config: RunConfig) -> str:
 @_remembered
 def _stack_key(config: RunConfig, may_differ: tuple[str, ...]) -> str:
     tree = config.as_dict()
-    del tree["seed"], tree["optimizer"]
-    tree["policy"] = tree["policy"]["boundary"]
+    del tree["seed"]
+    if config.chosen.ours and not config.policy.function:
+        del tree["optimizer"]
+        tree["policy"] = tree["policy"]["boundary"]
     del tree["train"]["lr"]
     for field in may_differ:
         del tree["data"][field]

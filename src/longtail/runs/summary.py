@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from longtail.metrics import breakdown, curve, summary
-from longtail.names import POLICIES
 from longtail.runs.build import Stack
-from longtail.runs.config import POLICY_FIELDS, RunConfig
+from longtail.runs.config import RunConfig, policy_fields, policy_named
 from longtail.runs.progress import finite
 from longtail.tasks import Evaluator
 from longtail.training import Run
@@ -56,8 +55,9 @@ def _result(
 
 def _policy_name(config: RunConfig) -> str:
     """The policy's name, marked where its settings are not those that go by this name."""
-    known = POLICIES[config.optimizer]
-    same = all(getattr(config.policy, k) == getattr(known, k) for k in POLICY_FIELDS)
+    known = policy_named(config.optimizer, config.chosen)
+    fields = policy_fields(known, config.chosen)
+    same = all(getattr(config.policy, k) == getattr(known, k) for k in fields)
     return config.optimizer + ("" if same else " (changed)")
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from longtail.report.reading import read_plan
+from longtail.runs.config import cannot_stack
 from longtail.runs.files import StudyFiles
 from longtail.runs.loggers import require
 from longtail.study.display import Overview, overview
@@ -101,7 +102,7 @@ def run_study(options: StudyOptions) -> int:
         workers=options.processes,
     )
     if options.dry_run:
-        show_plan(wanted, jobs, files.folder, options)
+        show_plan(wanted, jobs, files.folder, options, stack=study.stack)
         return 0
     with FolderLock(files.folder):
         files.write_study(options.file.read_bytes())  # which it may be itself
@@ -197,7 +198,18 @@ def write_report(out: Path, options: StudyOptions, trusted: frozenset[str]) -> N
         show(results, {} if options.quiet else written, Console(), quiet=options.quiet)
 
 
-def show_plan(wanted: list[Planned], jobs: list[Job], out: Path, options: StudyOptions) -> None:
+def _state(run: Planned, job: Job | None, stack: bool) -> str:
+    if job is None:
+        return "finished"
+    if job.stacked:
+        return f"in stack {job.id}"
+    reason = cannot_stack(run.config) if stack else None
+    return f"to do, alone: {reason}" if reason else "to do"
+
+
+def show_plan(
+    wanted: list[Planned], jobs: list[Job], out: Path, options: StudyOptions, *, stack: bool
+) -> None:
     """Prints every run with its id and state, then what training the rest would take."""
     of = {config.id: job for job in jobs for config in job.configs}
     if options.json:
@@ -209,15 +221,15 @@ def show_plan(wanted: list[Planned], jobs: list[Job], out: Path, options: StudyO
                 "seed": run.config.seed,
                 "finished": run.id not in of,
             }
-            print(json.dumps({**entry, "folder": job.folder if job else None}))
+            alone = {"alone": reason} if stack and (reason := cannot_stack(run.config)) else {}
+            print(json.dumps({**entry, "folder": job.folder if job else None, **alone}))
         return
     table = Table(box=None, pad_edge=False)
     for head in ("id", "run", "state"):
         table.add_column(head)
     for run in wanted[:MOST_SHOWN]:
         job = of.get(run.id)
-        state = "finished" if job is None else f"in stack {job.id}" if job.stacked else "to do"
-        table.add_row(run.id, Text(name(run)), state)
+        table.add_row(run.id, Text(name(run)), Text(_state(run, job, stack)))
     console = Console()
     console.print(table)
     if len(wanted) > MOST_SHOWN:

@@ -9,9 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from longtail.report.labelling import label_names
-from longtail.runs.config import POLICY_FIELDS, RunConfig, options, resolve
+from longtail.runs.config import (
+    POLICY_FIELDS,
+    Option,
+    RunConfig,
+    optimizer_class,
+    options,
+    resolve,
+)
 from longtail.runs.values import flatten, parse, unknown
-from longtail.study.file import MOST_RUNS, Study, parse_seeds
+from longtail.study.file import MOST_RUNS, ROW_TABLES, Study, parse_seeds
+from longtail.training.optimizer_class import ADAM_SETTINGS
+
+_ADAM_KEYS = {f"train.{name}" for name in ADAM_SETTINGS}
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class Planned:
 def expand(study: Study) -> list[Planned]:
     """The runs, in the order of the file: policies, methods and grid outside, seeds inside."""
     _check_method_settings(study.benchmark, study.methods, study.method_settings, study.grid)
+    _check_optimizer_settings(study)
     combinations = math.prod(map(len, study.grid.values()))
     count = len(study.methods) * len(study.policies) * combinations * len(study.seeds)
     if count > MOST_RUNS:
@@ -60,35 +71,77 @@ def _combinations(
     study: Study, method: str, policy: Mapping[str, Any]
 ) -> Iterable[tuple[dict[str, Any], dict[str, Any]]]:
     optimizer = policy.get("optimizer", "continual")
-    known = {o.key for o in options(study.benchmark, method, optimizer)}
-    fixed = {"method": method, "optimizer": optimizer, **study.fixed}
-    fixed |= {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
-    fixed |= _settings_of(study, method, known)
+    row = flatten({table: policy.get(table, {}) for table in ROW_TABLES})
+    row |= {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
     labels: dict[str, Any] = {"method": method, "policy": str(policy["name"]), **_labels(policy)}
-    # A method without the setting (finetune and a buffer's size) has one run, not several.
-    grid = {k: v for k, v in study.grid.items() if k in known or not k.startswith("methods.")}
     names = label_names(list(study.grid), {k for row in study.policies for k in _labels(row)})
+    grid = {k: v for k, v in study.grid.items() if k not in row}  # a row's own settings stand
+    ours = any(map(_ours, _optimizer_names(study)))
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
-        named = {names[k]: v for k, v in chosen.items()}
-        yield {**fixed, **chosen}, {**labels, **named}
+        shared = {"method": method, "optimizer": optimizer, **study.fixed}
+        given = {**shared, **row, **chosen}
+        known = {o.key for o in _options(study, method, optimizer, given)}
+        # A method without the setting (finetune and a buffer's size) has one run, not several; nor
+        # is there one for every momentum of an optimizer without any.
+        left_out = {k for k in chosen if k.startswith(("methods.", "optim.")) and k not in known}
+        if ours:  # betas of [train] are for it alone
+            left_out |= {k for k in study.fixed if k in _ADAM_KEYS and k not in known}
+        settings = {
+            **shared,
+            **_settings_of(study.method_settings, "methods", method, known),
+            **_settings_of(study.optimizer_settings, "optim", given.get("train.optimizer"), known),
+            **row,
+            **chosen,
+        }
+        named = {names[k]: v for k, v in chosen.items() if k not in left_out}
+        yield {k: v for k, v in settings.items() if k not in left_out}, {**labels, **named}
+
+
+def _options(
+    study: Study, method: str, optimizer: str, given: Mapping[str, Any]
+) -> Iterable[Option]:
+    name = given.get("train.optimizer")
+    return options(study.benchmark, method, optimizer, None if name is None else str(name))
+
+
+def _optimizer_names(study: Study) -> list[str | None]:
+    """The optimizers that a study may train with; None for the benchmark's own."""
+    rows = [row["train"]["optimizer"] for row in study.policies if "optimizer" in _train(row)]
+    found = [*study.grid.get("train.optimizer", ()), *rows]
+    if "train.optimizer" in study.fixed:
+        found.append(study.fixed["train.optimizer"])
+    elif len(rows) < len(study.policies) and "train.optimizer" not in study.grid:
+        found.append(None)
+    return found
+
+
+def _train(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return row.get("train", {})
+
+
+def _ours(name: str | None) -> bool:
+    return name is None or optimizer_class(str(name)).ours
 
 
 def _labels(policy: Mapping[str, Any]) -> dict[str, Any]:
     """What a row of [[policies]] adds to the table, beside its name."""
-    used = ("name", "optimizer", "methods", "beta3", "boundary")
+    used = ("name", "optimizer", "methods", "beta3", "boundary", *ROW_TABLES)
     labels = {k: v for k, v in policy.items() if k not in used}
     return {**labels, "lr_adjust": policy["beta3"] > 0} if "beta3" in policy else labels
 
 
-def _settings_of(study: Study, method: str, known: set[str]) -> dict[str, Any]:
+def _settings_of(
+    settings: Mapping[str, Any], table: str, name: str | None, known: set[str]
+) -> dict[str, Any]:
+    """What [method] or [optim] says of the method or the optimizer of this name."""
     found = {}
-    for key, value in study.method_settings.items():
+    for key, value in settings.items():
         if not isinstance(value, dict):
-            if f"methods.{key}" in known:
-                found[f"methods.{key}"] = value
-        elif key == method:
-            found |= {f"methods.{k}": v for k, v in value.items()}
+            if f"{table}.{key}" in known:
+                found[f"{table}.{key}"] = value
+        elif key == name:
+            found |= {f"{table}.{k}": v for k, v in value.items()}
     return found
 
 
@@ -145,4 +198,23 @@ def _check_method_settings(
         table, _, name = key.partition(".")
         if table == "methods" and name not in known:
             wrong = unknown("setting of the study's methods", name, known)
+            raise ValueError(f"grid.{key} = {values!r}: {wrong}")
+
+
+def _check_optimizer_settings(study: Study) -> None:
+    """Refuses a setting that no optimizer of the study has."""
+    named = [name for name in _optimizer_names(study) if name is not None]
+    known = {s.name for name in named for s in optimizer_class(str(name)).settings()}
+    for key, value in study.optimizer_settings.items():
+        if isinstance(value, dict):
+            if key not in named:
+                wrong = unknown("optimizer of this study", key, map(str, named))
+                raise ValueError(f"[optim.{key}] = {value!r}: {wrong}")
+        elif key not in known:
+            wrong = unknown("setting of the study's optimizers", key, known)
+            raise ValueError(f"optim.{key} = {value!r}: {wrong}")
+    for key, values in study.grid.items():
+        table, _, name = key.partition(".")
+        if table == "optim" and name not in known:
+            wrong = unknown("setting of the study's optimizers", name, known)
             raise ValueError(f"grid.{key} = {values!r}: {wrong}")

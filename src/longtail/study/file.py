@@ -15,6 +15,10 @@
     buffer = 200                            # for every method that has this setting
     [method.ewc]
     strength = 2.0                          # for one
+    [optim]
+    momentum = 0.9                          # for every optimizer (train.optimizer) that has it
+    [optim.sgd]
+    nesterov = true                         # for one
 
     [grid]                                  # every combination
     "data.setting" = ["same", "perturb", "shift"]
@@ -24,6 +28,7 @@
     first_moment = "task"
     second_moment = "task"
     beta3 = 0.0
+    train = { optimizer = "sgd", lr = 0.1 }  # settings of this row alone; also optim, policy
 
     [select]                                # report only the best value, by validation score
     key = "train.lr"
@@ -57,8 +62,8 @@ from longtail.runs.values import check, flatten, short, unknown
 MOST_RUNS = 1_000_000  # of a study: all are named before the first begins
 KEYS: dict[str, Any] = {
     "name": str, "benchmark": str, "methods": Any, "optimizers": list[str], "seeds": Any,
-    "stack": bool, "data": dict, "train": dict, "method": dict, "grid": dict, "policies": Any,
-    "select": dict, "resources": dict, "report": dict,
+    "stack": bool, "data": dict, "train": dict, "method": dict, "optim": dict, "grid": dict,
+    "policies": Any, "select": dict, "resources": dict, "report": dict,
 }  # fmt: skip
 TABLES: dict[str, dict[str, Any]] = {
     "select": {"key": str},
@@ -68,7 +73,8 @@ TABLES: dict[str, dict[str, Any]] = {
         "index": list[str], "columns": str, "pair": tuple[str, str], "checks": list[str],
     },
 }  # fmt: skip
-ROW_KEYS = ("name", "optimizer", "methods", *POLICY_FIELDS)
+ROW_TABLES = ("train", "optim", "policy")  # settings of a row of [[policies]] alone
+ROW_KEYS = ("name", "optimizer", "methods", *POLICY_FIELDS, *ROW_TABLES)
 # What names a run has keys of its own, in the plural, and is not for [grid].
 PLURALS = {"seed": "seeds", "method": "methods", "optimizer": "optimizers"}
 
@@ -84,6 +90,7 @@ class Study:
     seeds: list[int]
     fixed: dict[str, Any]  # data.* and train.*
     method_settings: dict[str, Any]
+    optimizer_settings: dict[str, Any]
     grid: dict[str, list[Any]]
     stack: bool = True
     select: dict[str, Any] = field(default_factory=dict)
@@ -104,6 +111,7 @@ def read_study(path: Path, seeds: str | None = None) -> Study:
         seeds=parse_seeds(seeds if seeds is not None else tree.get("seeds", [0])),
         fixed=flatten({k: tree.get(k, {}) for k in ("data", "train")}),
         method_settings=tree.get("method", {}),
+        optimizer_settings=tree.get("optim", {}),
         grid=tree["grid"],
         stack=tree.get("stack", True),
         select=tree.get("select", {}),
@@ -227,7 +235,10 @@ def _row(row: Mapping[str, Any], methods: Sequence[str]) -> None:
                 f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
                 f"did you mean {near[0]!r}?"
             )
-        if key in RESERVED or measured(key):
+        if key in ROW_TABLES:
+            if not isinstance(value, dict):
+                raise ValueError(f"{key} of the row {row['name']!r} must be a table, got {value!r}")
+        elif key in RESERVED or measured(key):
             raise ValueError(
                 f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
                 "a table has another column of this name"

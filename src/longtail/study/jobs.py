@@ -18,7 +18,7 @@ import torch
 
 from longtail import benchmarks
 from longtail.report.results import load
-from longtail.runs.config import RunConfig, stack_key, variant_key
+from longtail.runs.config import RunConfig, cannot_stack, stack_key, variant_key
 from longtail.runs.files import RunFiles, StackFiles, StudyFiles
 from longtail.runs.loggers import logged
 from longtail.runs.progress import Moment, Reporter
@@ -122,7 +122,8 @@ def _stackable(
     for run in runs:
         stack = stack_key(run.config)
         if stack not in can:
-            can[stack] = benchmarks.load(run.config.benchmark).can_stack(run.config.data)
+            able = benchmarks.load(run.config.benchmark).can_stack(run.config.data)
+            can[stack] = able and cannot_stack(run.config) is None
         if not can[stack]:
             alone.append([run])
             continue

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
 
 def is_module_name(path: str) -> bool:
@@ -26,6 +27,20 @@ def import_named(path: str) -> ModuleType:
         raise ImportError(f"{path!r} is not the dotted path of a module")
     _see_current_folder()
     return importlib.import_module(path)
+
+
+def import_object(path: str) -> Any:
+    """What is called `name` in the module of `module:name`; `ImportError` where there is nothing.
+
+    >>> import_object("math:pi")
+    3.141592653589793
+    """
+    module, _, name = path.partition(":")
+    found = import_named(module)
+    try:
+        return getattr(found, name)
+    except AttributeError:
+        raise ImportError(f"module {module!r} has no {name!r}") from None
 
 
 def exists(name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from longtail.support.random import Seed, permutation
 from longtail.tasks import Evaluator, Examples, TaskSequence
 from longtail.tasks.examples import in_order, rows_device
 from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
+from longtail.training.boundary import end_task, set_mode
 from longtail.training.cuda_graphs import GraphForward, GraphStep
 from longtail.training.divergence import Divergence
 from longtail.training.evaluation import Function, as_evaluator, due
@@ -33,8 +34,10 @@ from longtail.training.optimizer import (
     build_optimizer,
     captures,
     compile_model,
+    load_optimizer,
     set_learning_rate,
 )
+from longtail.training.optimizer_class import find_optimizer
 from longtail.training.recorder import Recorder
 from longtail.training.settings import TrainSettings
 from longtail.training.step import choose_gradient, step
@@ -71,6 +74,7 @@ class Run:
             `evaluate(model, sequence, tasks)` for a range of tasks, that gives their scores
             [*lead, len(tasks)] or a dict of such by name; False for no evaluation at all. Tensors
             are read when somebody looks at the matrix.
+        optim: arguments of the optimizer's class that `settings` do not have.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Run:
         settings: TrainSettings = TrainSettings(),  # noqa: B008 (frozen)
         seed: Seed = 0,
         evaluate: Evaluator | Function | bool | None = None,
+        optim: Mapping[str, Any] | None = None,
     ) -> None:
         _check_replicas(model, sequence, seed)
         self.sequence, self.model, self.method = sequence, model, method
@@ -89,7 +94,8 @@ class Run:
         self.evaluate = as_evaluator(evaluate)  # None for no evaluation
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
-        self.optimizer = build_optimizer(model, self.policies, settings)
+        self.chosen, self.optim = find_optimizer(settings.optimizer), dict(optim or {})
+        self.optimizer = build_optimizer(model, self.policies, settings, self.optim)
         self.autocast = autocast(self.device, settings.autocast)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
         self.gradient = choose_gradient(method, self.autocast, self.scaler)
@@ -105,7 +111,7 @@ class Run:
             for name in names
         }
         self.recorder = Recorder(matrices, objective.score_name)
-        capture = captures(settings, self.device)
+        capture = captures(settings, self.device, self.optim)
         if settings.compile:
             compile_model(model, fixed_shapes=capture)
         self.take_step = GraphStep(self) if capture else step
@@ -145,7 +151,7 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position = Position(**state["position"])
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self.optimizer, state["optimizer"], self.device)
         self.method.load_state_dict(state["method"])
         self.scaler.load_state_dict(state["scaler"])
         self.best = load_best(state["best"], self.device)
@@ -183,7 +189,9 @@ def train(
         examples = sequence.train(position.task)
         if examples is not None:  # a zero-shot task is only evaluated
             if position.epoch == position.step == 0:
-                begin_task(run.model, run.optimizer, position.task)
+                captured = isinstance(run.take_step, GraphStep)
+                begin_task(run.model, run.optimizer, position.task, captured=captured)
+            set_mode(run, training=True)
             validation = sequence.validation(position.task) if settings.epochs > 1 else None
             size = settings.batch_size * settings.accumulate
             steps = -(-len(examples) // size)
@@ -202,11 +210,11 @@ def train(
                 if validation is not None:
                     compare_epoch(run)
                 position.epoch, position.step = position.epoch + 1, 0
+            set_mode(run, training=False)
             restore_best(run.best, run.model)
             run.best = None
             run.method.end_task(examples)
-            if run.policies[0].boundary:
-                run.optimizer.end_task()
+            end_task(run, position.task)
             run.divergence.look(position.task)
         record_scores(run)
         position.task, position.epoch, position.step = position.task + 1, 0, 0
@@ -256,11 +264,13 @@ def compare_epoch(run: Run) -> None:
     """Keep the weights of this epoch where they are the task's best so far."""
     evaluator, tie = run.evaluate or Evaluator(), run.settings.tie
     where = run.scored, run.sequence, run.position.task
+    set_mode(run, training=False)
     with run.evaluating():
         score = evaluator.validation(*where)
         loss = evaluator.validation_loss(*where) if tie == "loss" else None
     higher = run.sequence.objective.higher_is_better
     run.best = keep_best(run.best, run.model, score, higher, tie, loss)
+    set_mode(run, training=True)
 
 
 def _check_replicas(model: nn.Module, sequence: TaskSequence, seed: Seed) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from longtail.names import Policy
-from longtail.optim import ContinualAdam, ContinualAdamW
+from longtail.optim import ContinualAdam
+from longtail.optim.other_optimizers import restart
 from longtail.replicas import (
     broadcast,
     dot,
@@ -21,36 +23,47 @@ from longtail.replicas import (
     task_parameters,
 )
 from longtail.tasks.task_models import TaskModel
+from longtail.training.optimizer_class import OptimizerClass, find_optimizer
 from longtail.training.settings import TrainSettings
 
+MOMENTS = ("first_moment", "second_moment", "beta3")  # of a policy, in a group of Continual Adam
 MOST_GRAPHS = 32  # captured steps of a run; further shapes run uncaptured
 
 
-def captures(settings: TrainSettings, device: torch.device) -> bool:
-    """Whether steps are captured: where that is asked for and there is a GPU to do it."""
-    return settings.cuda_graph and device.type == "cuda"
+def captures(
+    settings: TrainSettings, device: torch.device, optim: Mapping[str, Any] | None = None
+) -> bool:
+    """Whether steps are captured: where that is asked for, on a GPU, if the optimizer allows it."""
+    if not settings.cuda_graph or device.type != "cuda":
+        return False
+    return find_optimizer(settings.optimizer).capture_options(optim or {}) is not None
 
 
 def build_optimizer(
-    model: nn.Module, policies: Sequence[Policy], settings: TrainSettings
-) -> ContinualAdam:
-    """ContinualAdam or ContinualAdamW with one parameter group per kind of policy.
+    model: nn.Module,
+    policies: Sequence[Policy],
+    settings: TrainSettings,
+    optim: Mapping[str, Any] | None = None,
+) -> Optimizer:
+    """The optimizer that the settings name, with one parameter group per kind of policy.
 
     Policies that differ only in the data they learn on share a group, hence a kernel launch.
     Parameters of one task at a time have plain Adam under every policy, and a group of their own:
     averaged with the zeros of tasks that never had them, their first steps would be enormous.
+
+    Args:
+        model: whose parameters it moves.
+        policies: one per policy of a stack, one for a plain module.
+        settings: of training.
+        optim: further arguments of the optimizer's class.
     """
+    chosen = find_optimizer(settings.optimizer)
     groups = parameter_groups(model)
     if len(groups) != len(policies):
         raise ValueError(f"{len(policies)} policies for a model that has room for {len(groups)}")
-    if len({policy.boundary for policy in policies}) > 1:
-        names = {policy.name: policy.boundary for policy in policies}
-        raise ValueError(
-            "Policies with and without a task boundary cannot share an optimizer, since a boundary "
-            f"reaches all of it; got boundary = {names}. Train them as two stacks."
-        )
+    _check_policies(policies, chosen)
     device = groups[0][0].device
-    captured = captures(settings, device)
+    captured = captures(settings, device, optim)
 
     # A captured step reads the learning rate where a schedule can change it, and groups with the
     # same rate read it at one place: filling ten would take longer than the step.
@@ -63,6 +76,45 @@ def build_optimizer(
         return rates[lr] if captured else lr
 
     joined: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for params, policy in _assigned(model, groups, policies):
+        moments = {k: getattr(policy, k) for k in MOMENTS} if chosen.ours else {}
+        group = joined.setdefault(
+            (*moments.values(), policy.lr_scale),
+            {
+                "params": [],
+                "lr": learning_rate(policy),
+                "initial_lr": settings.lr * policy.lr_scale,
+                **moments,
+            },
+        )
+        group["params"] += params
+    arguments = {**_arguments(settings, chosen), **(optim or {})}
+    if captured:
+        arguments |= chosen.capture_options(optim or {}) or {}
+    try:
+        return chosen.kind(list(joined.values()), **arguments)
+    except (TypeError, RuntimeError) as error:  # flags that clash, a class of somebody else's
+        raise ValueError(f"optimizer {chosen.name!r}: {error}") from error
+
+
+def _check_policies(policies: Sequence[Policy], chosen: OptimizerClass) -> None:
+    """Refuse policies that one optimizer cannot have at once."""
+    if len({policy.boundary for policy in policies}) > 1:
+        names = {policy.name: policy.boundary for policy in policies}
+        raise ValueError(
+            "Policies with and without a task boundary cannot share an optimizer, since a boundary "
+            f"reaches all of it; got boundary = {names}. Train them as two stacks."
+        )
+    kinds = {replace(p, name="", lr_scale=1.0) for p in policies}
+    if len(kinds) > 1 and (not chosen.ours or any(p.function for p in policies)):
+        names = ", ".join(dict.fromkeys(policy.name for policy in policies))
+        raise ValueError(f"Policies {names} cannot share one {chosen.name!r}: it has one boundary")
+
+
+def _assigned(
+    model: nn.Module, groups: Sequence[list[nn.Parameter]], policies: Sequence[Policy]
+) -> list[tuple[list[nn.Parameter], Policy]]:
+    """Which parameters are under which policy."""
     passing = {id(p) for p in task_parameters(model)}
     pairs: list[tuple[list[nn.Parameter], Policy]] = []
     for params, policy in zip(groups, policies, strict=True):
@@ -71,44 +123,54 @@ def build_optimizer(
         if own:
             fresh = replace(policy, first_moment="reset", second_moment="reset", beta3=0.0)
             pairs.append((own, fresh))
-    for params, policy in pairs:
-        lr = learning_rate(policy)
-        key = (policy.first_moment, policy.second_moment, policy.beta3, policy.lr_scale)
-        group = joined.setdefault(
-            key,
-            {
-                "params": [],
-                "lr": lr,
-                "initial_lr": settings.lr * policy.lr_scale,
-                "first_moment": policy.first_moment,
-                "second_moment": policy.second_moment,
-                "beta3": policy.beta3,
-            },
+    return pairs
+
+
+def _arguments(settings: TrainSettings, chosen: OptimizerClass) -> dict[str, Any]:
+    """What the settings of training say to the constructor."""
+    if chosen.ours:
+        return {
+            "betas": settings.betas,
+            "eps": settings.eps,
+            "weight_decay": settings.weight_decay,
+            "fused": settings.fused,  # not None for False, which would be fused on a GPU
+        }
+    arguments: dict[str, Any] = {"lr": settings.lr}
+    if chosen.accepts("weight_decay"):
+        arguments["weight_decay"] = settings.weight_decay
+    elif settings.weight_decay:
+        raise ValueError(
+            f"weight_decay = {settings.weight_decay}, but {chosen.name!r} takes no weight_decay"
         )
-        group["params"] += params
-    kinds = {"adamw": ContinualAdamW, "adam": ContinualAdam}
-    options: dict[str, Any] = {"capturable": True} if captured else {}
-    return kinds[settings.optimizer](
-        list(joined.values()),
-        betas=settings.betas,
-        eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        fused=settings.fused,  # not None for False, which would be fused on a GPU
-        **options,
-    )
+    return arguments
 
 
-def begin_task(model: nn.Module, optimizer: torch.optim.Optimizer, task: int) -> None:
-    """Tell models with parameters of one task at a time which it is; their state begins at zero.
+def begin_task(
+    model: nn.Module, optimizer: Optimizer, task: int, *, captured: bool = False
+) -> None:
+    """Tell models with parameters of one task at a time which it is; their state begins anew.
 
     Also where the optimizer hears of no boundary: the moments are those of another task's head.
+    `captured` says that steps are, and read the state where it is.
     """
     for member in members_of(model):
         if isinstance(member, TaskModel):
             member.begin_task(task)
+    if not isinstance(optimizer, ContinualAdam):
+        restart(optimizer, task_parameters(model), in_place=captured)
+        return
     states = [optimizer.state[p] for p in task_parameters(model) if p in optimizer.state]
     if states:
         torch._foreach_zero_([value for state in states for value in state.values()])
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any], device: torch.device) -> None:
+    """Put back what was saved; learning rates that a captured step reads go to the device."""
+    optimizer.load_state_dict(state)
+    moved: dict[int, torch.Tensor] = {}  # groups may share one
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"] = moved.setdefault(id(group["lr"]), group["lr"].to(device))
 
 
 def autocast(device: torch.device, kind: str) -> AbstractContextManager[Any]:
@@ -125,9 +187,7 @@ def compile_model(model: nn.Module, fixed_shapes: bool) -> None:
     model.compile(dynamic=False if fixed_shapes else None)
 
 
-def set_learning_rate(
-    optimizer: torch.optim.Optimizer, settings: TrainSettings, done: int, steps: int
-) -> None:
+def set_learning_rate(optimizer: Optimizer, settings: TrainSettings, done: int, steps: int) -> None:
     """Linear warm-up, then linear decay, over one task; `done` of `epochs * steps` steps are done.
 
     A formula of the base rate: nothing stays at zero from the task before.

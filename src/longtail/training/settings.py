@@ -15,7 +15,10 @@ class TrainSettings:
 
     epochs: int = option(1, "passes over each task's training examples")
     batch_size: int = option(16, "examples per batch")
-    optimizer: Literal["adamw", "adam"] = option("adamw", "Continual AdamW or Continual Adam")
+    optimizer: str = option(
+        "adamw",
+        "adamw or adam (Continual AdamW, Adam), a torch.optim class such as sgd, or module:Class",
+    )
     lr: float = option(1e-3, "learning rate")
     betas: tuple[float, float] = option((0.9, 0.999), "decay of the first and second moments")
     eps: float = option(1e-8, "added to the denominator")
