@@ -7,8 +7,10 @@ STAMP  := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 KILLS  ?= 1000
+INPUTS ?= 1000000
 FUZZ   ?= 20000
 SEED   ?= 0
+JOBS   ?= 2
 
 .PHONY: help demo test test-all soak lint format perf clean
 
@@ -16,7 +18,7 @@ help:
 	@echo "make demo   the synthetic study: table, checks and figure in a bit over a minute"
 	@echo "make test   lint, type check and the test suite"
 	@echo "make test-all   the slow and the browser tests too (some 15 minutes)"
-	@echo "make soak   hours of damaged input and killed runs (FUZZ=20000 KILLS=1000 SEED=0)"
+	@echo "make soak   hours of damaged input and killed runs (FUZZ=20000 INPUTS=1000000 KILLS=1000 SEED=0 JOBS=2)"
 	@echo "make lint   ruff, pyright and the import rules only"
 	@echo "make perf   speed and memory, as ratios taken in one run"
 
@@ -37,7 +39,8 @@ test-all: lint
 
 soak: $(STAMP)
 	LONGTAIL_FUZZ=$(FUZZ) $(PYTEST) tests/fuzz
-	$(BIN)/python tests/fuzz/kill_soak.py --kills $(KILLS) --seed $(SEED) --out results/soak/kills.json
+	$(BIN)/python tests/fuzz/input_soak.py --inputs $(INPUTS) --jobs $(JOBS) --seed $(SEED) --out results/soak/inputs.json
+	$(BIN)/python tests/fuzz/kill_soak.py --kills $(KILLS) --jobs $(JOBS) --seed $(SEED) --out results/soak/kills.json
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -15,6 +15,7 @@ import gzip
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def read_assays(source: str | Path) -> Iterator[Assay]:
             try:
                 text = gzip.decompress(content) if path.endswith(".gz") else content
                 lines = text.decode("utf-8").splitlines()
-            except (OSError, EOFError, UnicodeDecodeError) as error:
+            except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
                 broken.append(f"{path}: {error}")
                 continue
             found = _assay(path, fold, name, lines, broken)
@@ -110,7 +111,7 @@ def _opened(source: Path) -> Iterator[tuple[Iterable[str], Read]]:
             # a compressed archive is read from front to back: all at once, in its own order
             held = {n: read(n) for n in members} if not _seekable(source) else None
             yield list(members), (read if held is None else held.__getitem__)
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{source} is not a whole tar archive: {error}") from None
 
 
@@ -124,11 +125,11 @@ def _chosen(source: str | Path, names: Iterable[str], read: Read) -> dict[tuple[
     beside = Path(source).expanduser().parent / LIST
     listed: dict[str, list[str]] | None = None
     if Path(source).expanduser().is_file() and beside.is_file():
-        listed = json.loads(beside.read_text("utf-8"))
+        listed = _listed(beside.read_bytes(), beside)
     for path in names:
         parts = PurePosixPath(path)
         if parts.name == LIST:
-            listed = json.loads(read(path))
+            listed = _listed(read(path), path)
             continue
         suffix = next((s for s in reversed(SUFFIXES) if parts.name.endswith(s)), None)
         if suffix is None or parts.parent.name not in FOLDS or parts.name.startswith("."):
@@ -148,6 +149,15 @@ def _chosen(source: str | Path, names: Iterable[str], read: Read) -> dict[tuple[
     return {key: path for key, path in found.items() if key in wanted}
 
 
+def _listed(content: bytes, place: str | Path) -> dict[str, list[str]]:
+    """The names of the benchmark's assays by fold."""
+    try:
+        found = json.loads(content)
+        return {fold: [str(name) for name in found.get(fold, ())] for fold in FOLDS}
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
+        raise ValueError(f"{place} is not a list of assays by fold: {error}") from None
+
+
 def _assay(path: str, fold: str, name: str, lines: list[str], broken: list[str]) -> Assay | None:
     rows = []
     for number, line in enumerate(lines, start=1):
@@ -155,7 +165,7 @@ def _assay(path: str, fold: str, name: str, lines: list[str], broken: list[str])
             continue
         try:
             rows.append(_row(line, name))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             what = f"no field {error}" if isinstance(error, KeyError) else error
             broken.append(f"{path}:{number}: {what}")
     if not rows:

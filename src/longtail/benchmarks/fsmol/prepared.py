@@ -152,11 +152,13 @@ def load(folder: str | Path) -> Prepared:
         path = folder / f"{name}.npy"
         try:
             array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # NumPy lets Python's tokeniser read a header
             raise ValueError(f"{path} cannot be read: {error}") from None
         if array.dtype != dtype or _checksum(array) != meta["sha256"].get(name):
             raise ValueError(f"{path} is damaged: delete {folder} and prepare it again")
         arrays[name] = array
+    if not len(meta["names"]) == len(meta["folds"]) == len(arrays["offsets"]) - 1:
+        raise ValueError(f"{folder / 'meta.json'} is damaged: it names other assays than there are")
     return Prepared(meta["names"], meta["folds"], **arrays)
 
 
@@ -164,10 +166,13 @@ def _meta(folder: Path) -> dict[str, Any]:
     path = folder / "meta.json"
     try:
         meta = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder} is not a prepared FS-Mol: {error}") from None
     if not isinstance(meta, dict) or not {"rule", "names", "folds", "sha256"} <= meta.keys():
         raise ValueError(f"{path} is damaged: fields are missing")
+    lists, sums = (meta["names"], meta["folds"]), meta["sha256"]
+    if not isinstance(sums, dict) or not all(isinstance(found, list) for found in lists):
+        raise ValueError(f"{path} is damaged: its names, folds or checksums are none")
     if meta["rule"] != RULE:
         raise ValueError(
             f"{folder} was prepared by rule {meta['rule']}, this version has rule {RULE}: "

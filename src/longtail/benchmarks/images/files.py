@@ -13,6 +13,7 @@ import gzip
 import io
 import math
 import pickle
+import pickletools
 import tarfile
 import zipfile
 import zlib
@@ -200,26 +201,82 @@ def _idx(name: str, folder: Path) -> Images | None:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles arrays and plain values: a data file must not be able to run code."""
+    """Unpickles arrays and plain values: a data file must not be able to run code.
+
+    Nor to end the process: NumPy's own arrays and dtypes crash on some damaged states, so that
+    what stands for them here only notes what it is given.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "_reconstruct" and module.startswith("numpy"):
-            return np.zeros(0).__reduce__()[0]  # its home has moved between versions of NumPy
-        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
-            return getattr(np, name)
+            return _Array  # its home has moved between versions of NumPy
+        if module == "numpy" and name in ("ndarray", "dtype"):
+            return _Array if name == "ndarray" else _Numbers
         if (module, name) == ("_codecs", "encode"):
-            return __import__("_codecs").encode
+            return _as_bytes
         raise ValueError(f"{module}.{name} has no place in a file of images")
+
+
+class _Noted:
+    """What was given to make something, and its state."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+        self.state: Any = ()
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Array(_Noted):
+    """In place of an array; its state is version, shape, numbers, order and bytes."""
+
+
+class _Numbers(_Noted):
+    """In place of a dtype; it was made of a name such as `u1`, its state has the byte order."""
+
+
+def _as_bytes(text: str, encoding: str) -> bytes:
+    """How Python 3 writes bytes in the older forms of pickles."""
+    if encoding != "latin1":
+        raise ValueError(f"it has bytes as {encoding!r:.20}")
+    return text.encode("latin1")
+
+
+def _array(value: Any) -> np.ndarray:
+    """The array that a pickle describes, or the one of a list of numbers."""
+    if not isinstance(value, _Array):
+        return np.asarray(value)
+    _, shape, numbers, by_columns, content = value.state
+    name, order = numbers.given[0], numbers.state[1]
+    name, order = (x.decode("ascii") if isinstance(x, bytes) else x for x in (name, order))
+    if name not in ("u1", "i1", "i2", "u2", "i4", "u4", "i8", "u8") or order not in ("|", "<", ">"):
+        raise ValueError(f"its numbers are {name!r:.20}, not bytes or whole numbers")
+    kind = np.dtype(name).newbyteorder(order)
+    sizes = tuple(int(size) for size in shape)
+    return np.frombuffer(content, kind).reshape(sizes, order="F" if by_columns else "C").copy()
+
+
+def _refuse_far_places(packed: bytes) -> None:
+    """Refuse a pickle that numbers more things than it has bytes for.
+
+    The unpickler makes a table as long as the largest number: gigabytes, for a damaged one.
+    """
+    for code, argument, _ in pickletools.genops(packed):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(packed):
+            raise ValueError(f"it numbers {argument:,} things in {len(packed):,} bytes")
 
 
 def _batch(file: IO[bytes], path: str) -> tuple[np.ndarray, np.ndarray]:
     try:
-        content = _ArraysOnly(file, encoding="bytes").load()
+        packed = file.read()
+        _refuse_far_places(packed)
+        content = _ArraysOnly(io.BytesIO(packed), encoding="bytes").load()
         labels = content[b"fine_labels"] if b"fine_labels" in content else content[b"labels"]
-        pixels = np.asarray(content[b"data"])
+        pixels = _array(content[b"data"])
         if pixels.dtype != np.uint8:
             raise ValueError(f"its data are {pixels.dtype}, not bytes")
-        return pixels.reshape(-1, 3, 32, 32), _whole_numbers(np.asarray(labels))
+        return pixels.reshape(-1, 3, 32, 32), _whole_numbers(_array(labels))
     except Exception as error:  # a damaged pickle may raise anything
         raise ValueError(f"{path} is not a batch of CIFAR images: {error}") from None
 

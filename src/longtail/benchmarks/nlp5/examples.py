@@ -94,6 +94,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             found = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{number}: not JSON: {error.msg}") from None
+        except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+            raise ValueError(f"{path}:{number}: not JSON that can be read: {error}") from None
         if not isinstance(found, dict):
             raise ValueError(f"{path}:{number}: a {type(found).__name__}, not an object")
         yield number, found

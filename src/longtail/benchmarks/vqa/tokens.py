@@ -5,13 +5,14 @@ A row is what Oscar reads: [CLS] question [SEP] tags [SEP], padded to one width 
 million questions take seconds, and a machine with nothing but PyTorch can prepare them.
 """
 
-import json
 import unicodedata
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+
+from longtail.support.files import parse_json
 
 LONGEST_WORD = 100  # characters; longer ones are unknown, as in BERT
 ROUND = 8  # widths are multiples of it
@@ -57,13 +58,18 @@ class WordPiece:
             return cls(plain.read_text(encoding="utf-8").rstrip("\n").split("\n"), lower)
         if not packed.exists():
             raise ValueError(f"{folder} has neither vocab.txt nor tokenizer.json")
-        model = json.loads(packed.read_text(encoding="utf-8"))["model"]
+        model = parse_json(packed, dict).get("model")
+        if not isinstance(model, dict):
+            raise ValueError(f"{packed} describes no model")
         if model.get("type", "WordPiece") != "WordPiece":
             raise ValueError(
                 f"{packed} is a {model['type']} tokenizer; longtail reads WordPiece (BERT, MiniLM, "
                 "MPNet, Oscar)"
             )
-        return cls(sorted(model["vocab"], key=model["vocab"].get), lower)
+        words = model.get("vocab")
+        if not isinstance(words, dict) or any(type(n) is not int for n in words.values()):
+            raise ValueError(f"{packed} has no vocabulary of words and their numbers")
+        return cls(sorted(words, key=words.__getitem__), lower)
 
     @classmethod
     def of_words(cls, texts: Sequence[str]) -> "WordPiece":
@@ -166,4 +172,4 @@ def compact(ids: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
 def _option(path: Path, name: str, default: bool) -> bool:
     if not path.exists():
         return default
-    return bool(json.loads(path.read_text(encoding="utf-8")).get(name, default))
+    return bool(parse_json(path, dict).get(name, default))

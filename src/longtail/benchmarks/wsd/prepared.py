@@ -251,7 +251,7 @@ def _check_sizes(found: Prepared, folder: Path, tasks: int, targets: int) -> Non
 def _meta(path: Path) -> dict[str, Any]:
     try:
         meta = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(meta, dict) or "rule" not in meta:
         raise ValueError(f"{path} is damaged: it has no rule")

@@ -90,7 +90,7 @@ def read_kind(path: Path) -> tuple[str, dict[str, Any]]:
     """What a config.json says the model is, and all that it says."""
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if not isinstance(given, dict):
         raise ValueError(f"{path} holds a {type(given).__name__}, not the settings of a model")

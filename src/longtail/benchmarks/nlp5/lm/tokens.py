@@ -78,7 +78,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     return found if isinstance(found, dict) else {}
 

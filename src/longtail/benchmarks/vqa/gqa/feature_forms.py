@@ -50,6 +50,7 @@ LABELS_DIFFER = "labels for another number of regions, left out"
 
 # What numbers and texts of another kind than expected raise; binascii's error is a ValueError.
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
+_DAMAGE += (RecursionError,)  # JSON of thousands of brackets
 
 
 def tsv_files(folder: Path) -> tuple[list[Path], list[Path]]:

@@ -150,6 +150,8 @@ class _Buffer:
                 self.at = error.pos
                 ends = unended or error.pos >= len(self.text.rstrip())
                 raise self.broken("it ends within a value" if ends else error.msg) from None
+            except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+                raise self.broken(str(error)) from None
 
     def broken(self, what: str) -> ValueError:
         before = self.text[: self.at]

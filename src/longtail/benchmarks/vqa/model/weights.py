@@ -10,7 +10,6 @@ Oscar's names, without `bert.` in front: those of BERT, and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from longtail.benchmarks.vqa.model import NORM, VisionLanguage
 from longtail.models.encoder.plain import Encoder
-from longtail.models.encoder.weights import locate, read_tensors
+from longtail.models.encoder.weights import locate, read_kind, read_tensors
 
 _PARTS = {"region": "img_embedding", "region_norm": "LayerNorm", "pooler": "pooler.dense"}
 _CLASSIFIER = {"classifier.0": "classifier.0", "classifier.2": "classifier.2"}
@@ -47,7 +46,7 @@ def from_pretrained(
     """
     folder = locate(source)
     path, tensors = read_tensors(folder)
-    given = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    given = read_kind(folder / "config.json")[1]
     encoder = Encoder.from_pretrained(folder, **({} if dropout is None else {"dropout": dropout}))
     if kept is not None:
         keep_words(encoder, kept)

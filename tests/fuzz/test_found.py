@@ -1,0 +1,95 @@
+"""Inputs by which the soaks found something; each gives one clear sentence now."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from longtail.benchmarks.fsmol.assays import read_assays
+from longtail.benchmarks.images import files as image_files
+from longtail.benchmarks.nlp5.readers import sst
+from longtail.benchmarks.vqa.gqa.feature_forms import read_tsv
+from longtail.benchmarks.vqa.gqa.stream import Problems, members
+from longtail.benchmarks.vqa.tokens import WordPiece
+
+DEEP = "[" * 5000
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize("text", [DEEP, LONG])
+def test_lines_of_json_that_python_cannot_hold_are_named(tmp_path: Path, text: str):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"sentence": "fine", "label": 1}}\n{{"label": {text}}}\n')
+    with pytest.raises(ValueError, match=r"a\.jsonl:2: not JSON that can be read"):
+        sst.read(path)
+
+
+@pytest.mark.parametrize("text", [DEEP, LONG])
+def test_members_that_python_cannot_hold_are_named(tmp_path: Path, text: str):
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"1": {{"width": {text}}}}}')
+    with pytest.raises(ValueError, match=r"a\.json, byte .* broken JSON"):
+        list(members(path))
+
+
+def test_deep_labels_are_one_problem_of_many(tmp_path: Path):
+    (tmp_path / "features.tsv").write_text(f"1\t{DEEP}\n")
+    problems = Problems()
+    assert list(read_tsv(tmp_path, {"1"}, problems)) == []
+    assert sum(problems.counts.values()) == 1
+
+
+def test_an_assay_that_cannot_be_unpacked_is_named(tmp_path: Path):
+    (tmp_path / "train").mkdir()
+    content = bytearray(gzip.compress(b'{"SMILES": "CCO", "Property": "1.0"}\n', mtime=0))
+    content[12:20] = b"\xff" * 8
+    (tmp_path / "train" / "C1.jsonl.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"C1\.jsonl\.gz"):
+        list(read_assays(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"train": 3}', DEEP])
+def test_a_list_of_assays_that_is_none_is_named(tmp_path: Path, text: str):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "C1.jsonl").write_text('{"SMILES": "CCO", "Property": "1.0"}\n')
+    (tmp_path / "fsmol-0.1.json").write_text(text)
+    with pytest.raises(ValueError, match=r"fsmol-0\.1\.json is not a list of assays by fold"):
+        list(read_assays(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "3", '{"model": 1}', '{"model": {"vocab": 3}}', '{"model": {"vocab": ["a"]}}']
+)
+def test_a_vocabulary_that_is_none_is_named(tmp_path: Path, content: str):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+        WordPiece.from_folder(tmp_path)
+
+
+def test_a_damaged_pickle_takes_no_memory(tmp_path: Path):
+    """Its unpickler would make a table of 24 GB for a place that nothing was ever put to."""
+    whole = pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [3]}, 2)
+    path = tmp_path / "data_batch_1"
+    path.write_bytes(whole[:-1] + b"r\xff\xff\xff\x5f.")  # LONG_BINPUT, then the end
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open(path, "rb") as file, pytest.raises(ValueError, match="it numbers"):
+        image_files._batch(file, str(path))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+def test_prepared_molecules_with_other_names_are_refused(tmp_path: Path):
+    from longtail.benchmarks.fsmol import prepared
+    from longtail.benchmarks.fsmol.miniature import miniature
+
+    prepared.save(miniature(), tmp_path / "a")
+    path = tmp_path / "a" / "meta.json"
+    meta = json.loads(path.read_text())
+    path.write_text(json.dumps({**meta, "names": meta["names"][:-1]}))
+    with pytest.raises(ValueError, match=r"meta\.json is damaged"):
+        prepared.load(tmp_path / "a")
