@@ -58,6 +58,7 @@ def bare(sequence) -> None:
     torch.manual_seed(0)
     model = MoleculeNet(len(sequence), HIDDEN)
     trunk, table = list(model.trunk.parameters()), model.heads
+    trunk[0] = torch.nn.Parameter(trunk[0].detach().t().contiguous())  # as nn.Linear has it
     head = torch.nn.Parameter(table[0].clone())
     fresh = {"params": [head], "second_moment": "reset", "beta3": 0.0}
     opt = ContinualAdamW([{"params": trunk}, fresh], lr=LR, weight_decay=0.0, fused=True)

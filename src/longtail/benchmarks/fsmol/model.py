@@ -15,14 +15,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, rms_norm
 
 from longtail.benchmarks.fsmol.assays import WIDTH
-from longtail.replicas.linear import joined
+from longtail.replicas.linear import is_special, joined
 from longtail.replicas.linear import linear as stacked_linear
 from longtail.tasks.task_models import TaskModel
 
@@ -30,16 +31,96 @@ Heads = Literal["own", "joint", "one"]
 Inputs = tuple[Tensor, Tensor]  # fingerprints uint8 [..., B, W], tasks [..., B]
 
 
+class BitLinear(nn.Module):
+    """x W + b with a row of W for each bit of x, begun as `nn.Linear` would.
+
+    A batch has a few hundred of the 2,048 bits. On a CPU only their rows are multiplied. The others
+    have no gradient and, until one of their molecules comes, no moments: a step passes over them.
+    """
+
+    def __init__(self, bits: int, outputs: int) -> None:
+        super().__init__()
+        plain = nn.Linear(bits, outputs)
+        self.weight = nn.Parameter(plain.weight.detach().t().contiguous())
+        self.bias = plain.bias
+
+    def forward(self, fingerprints: Tensor) -> Tensor:
+        """uint8 [B, W] -> [B, outputs]."""
+        if is_special(self.weight) or self.weight.device.type != "cpu":
+            return torch.addmm(self.bias, unpacked(fingerprints), self.weight)
+        return _SomeRows.apply(*_some_bits(fingerprints), self.weight, self.bias)  # pyright: ignore
+
+    @staticmethod
+    def forward_stacked(layers: Sequence[BitLinear], fingerprints: Tensor) -> Tensor:
+        """uint8 [S, B, W] -> [P, S, B, outputs] of P policies' layers, as one product."""
+        weight, bias = joined([e.weight for e in layers]), joined([e.bias for e in layers])
+        lead, found = weight.shape[:2], None
+        if fingerprints.stride(0) == 0:  # all replicas see the same molecules: unpack them once
+            fingerprints = fingerprints[:1]
+        if is_special(weight) or weight.device.type != "cpu":
+            x = unpacked(fingerprints)
+        else:
+            x, found = _some_bits(fingerprints)
+        # a stride of zero where there is one row of replicas, a copy where there are several
+        x = x.expand(lead.numel(), -1, -1) if len(x) == 1 else x.expand(*lead, -1, -1).flatten(0, 1)
+        weight, bias = weight.flatten(0, 1), bias.flatten(0, 1).unsqueeze(1)
+        if found is None:
+            return torch.baddbmm(bias, x, weight).unflatten(0, lead)
+        return _SomeRows.apply(x, found, weight, bias).unflatten(0, lead)  # pyright: ignore
+
+
+class _SomeRows(torch.autograd.Function):
+    """x W[found] + b of one W or a stack of them; the gradient of W's other rows is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, found: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # pyright: ignore
+        ctx.save_for_backward(x, found)
+        ctx.shape, ctx.bias = weight.shape, bias.shape
+        product = torch.addmm if weight.dim() == 2 else torch.baddbmm
+        return product(bias, x, weight.index_select(-2, found))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        x, found = ctx.saved_tensors
+        weight = grad.new_zeros(ctx.shape).index_copy_(-2, found, x.mT @ grad)
+        return None, None, weight, grad.sum(-2).view(ctx.bias)
+
+
+def _some_bits(fingerprints: Tensor) -> tuple[Tensor, Tensor]:
+    """The bits that some molecule has, float32 [..., B, U], and which these are, [U]."""
+    # NumPy, since torch cannot unpack and takes longer for so few numbers
+    values = fingerprints.numpy()
+    some = np.bitwise_or.reduce(values.reshape(-1, values.shape[-1]), 0)
+    if len(some) != WIDTH:
+        values, some = np.unpackbits(values, -1), np.unpackbits(some)
+    found = np.flatnonzero(some)
+    chosen = values.take(found, -1).astype(np.float32)
+    return torch.from_numpy(chosen), torch.from_numpy(found)
+
+
 class Trunk(nn.ModuleList):
     """Linear layers, a ReLU after each."""
 
     def __init__(self, hidden: Sequence[int]) -> None:
-        super().__init__(nn.Linear(a, b) for a, b in pairwise([WIDTH, *hidden]))
+        further = (nn.Linear(a, b) for a, b in pairwise(hidden))
+        super().__init__([BitLinear(WIDTH, hidden[0]), *further])
 
-    def forward(self, h: Tensor) -> Tensor:
+    def forward(self, fingerprints: Tensor) -> Tensor:
+        """uint8 [B, W] -> [B, H]."""
+        first, *further = self.children()
+        h = first.forward(fingerprints).relu_()
         # calling the layers as modules would take as long as the second one does
-        for layer in self.children():
+        for layer in further:
             h = linear(h, layer.weight, layer.bias).relu_()  # pyright: ignore[reportArgumentType]
+        return h
+
+    @staticmethod
+    def forward_stacked(trunks: Sequence[Trunk], fingerprints: Tensor) -> Tensor:
+        """uint8 [S, B, W] -> [P, S, B, H]."""
+        first, *further = zip(*trunks, strict=True)
+        h = BitLinear.forward_stacked(first, fingerprints).relu()
+        for layers in further:
+            h = stacked_linear(layers, h, folded=True).relu()
         return h
 
 
@@ -89,8 +170,7 @@ class MoleculeNet(TaskModel):
 
     def forward(self, inputs: Inputs) -> Tensor:
         fingerprints, task = inputs
-        h = self.trunk(unpacked(fingerprints))
-        return self.answer(h, task)
+        return self.answer(self.trunk(fingerprints), task)
 
     def answer(self, h: Tensor, task: Tensor) -> Tensor:
         """Logits [B] of hidden states [B, H]."""
@@ -107,12 +187,7 @@ class MoleculeNet(TaskModel):
     def forward_stacked(members: Sequence[MoleculeNet], inputs: Inputs) -> Tensor:
         """Logits [P, S, B] of inputs [S, B, ...]: see `replicas`."""
         fingerprints, task = inputs
-        if fingerprints.stride(0) == 0:  # all replicas see the same molecules: unpack them once
-            h = unpacked(fingerprints[0]).expand(len(fingerprints), -1, -1)
-        else:
-            h = unpacked(fingerprints)
-        for i, layers in enumerate(zip(*(member.trunk for member in members), strict=True)):
-            h = stacked_linear(layers, h, folded=i > 0).relu()  # pyright: ignore
+        h = Trunk.forward_stacked([member.trunk for member in members], fingerprints)
         return _stacked_answer(members, h, task)
 
 
