@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longtail.benchmarks.fsmol import data
+from longtail.benchmarks.fsmol import data, morgan
 from longtail.benchmarks.fsmol.assays import WIDTH, Assay, write_assay
 from longtail.benchmarks.fsmol.miniature import miniature
 from longtail.benchmarks.fsmol.prepared import ARRAYS, load, prepare, save
@@ -93,6 +93,22 @@ def test_rdkit_makes_what_is_missing() -> None:
     strange = Assay("A", "train", ["N[PH](=O)(=O)O", "CC("], np.array([True, False]), None)
     with pytest.raises(ValueError, match=r"^SMILES that RDKit cannot read: CC\($"):
         prepare([strange], progress=False)
+
+
+def test_processes_make_the_same_fingerprints_in_the_same_order(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rdkit")
+    monkeypatch.setattr(morgan, "BLOCK", 3)
+    smiles = [*("C" * n + "O" for n in range(1, 11)), "CC(", "N[PH](=O)(=O)O"]
+    here = list(morgan.morgan(smiles, progress=False, workers=1))
+    there = list(morgan.morgan(smiles, workers=2))
+    assert [pair is None for pair in there] == [text == "CC(" for text in smiles]
+    for one, other in zip(here, there, strict=True):
+        if one is not None and other is not None:
+            assert np.array_equal(one[0], other[0])
+            assert np.array_equal(one[1], other[1])
+    assert "fingerprints: 12 of 12" in capsys.readouterr().err
 
 
 @pytest.fixture
