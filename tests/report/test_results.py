@@ -9,7 +9,7 @@ from longtail.report.command import write
 from longtail.report.groups import group
 from longtail.report.labelling import label_names, policy_name
 from longtail.report.results import load
-from longtail.study.jobs import finished_ids
+from longtail.study.jobs import finished_runs
 
 
 def test_run_and_stack_of_the_same_settings_read_alike(tmp_path: Path):
@@ -225,9 +225,9 @@ def test_metrics_that_are_no_numbers_and_odd_plans_are_left_out(tmp_path: Path):
 
 def test_unreadable_end_of_a_stack_is_not_finished(tmp_path: Path, capsys):
     write_stack(tmp_path / "stacks" / "s", [config(seed=s) for s in (0, 1)])
-    assert len(finished_ids(tmp_path)) == 2
+    assert len(finished_runs(tmp_path)) == 2
     (tmp_path / "stacks" / "s" / "runs.json").write_text("[{")
-    assert finished_ids(tmp_path) == set()
+    assert finished_runs(tmp_path) == {}
     assert str(tmp_path / "stacks" / "s" / "runs.json") in capsys.readouterr().err
 
 

@@ -19,11 +19,12 @@ EXAMPLES = """examples:
   longtail run toy --train-optimizer sgd --momentum 0.9   another optimizer and its settings
   longtail run toy --method ewc --help                 all settings, with their defaults
 
-Calling it again with the same --out resumes an interrupted run and leaves a finished one alone.
+Calling it again with the same --out resumes an interrupted run and leaves a finished one alone,
+unless your own code or the data files it read have changed: then it is computed anew.
 """
 USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] [settings]"
 RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}
-RESERVED |= {"help", "benchmark", "stop-on-nan"}
+RESERVED |= {"help", "benchmark", "stop-on-nan", "keep", "fresh"}
 TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
 TITLES |= {"optim": "the optimizer"}
 
@@ -69,9 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOOL",
         help="also log to tensorboard, wandb or mlflow; may be given more than once",
     )
+    add_freshness(parser)
     add("--stop-on-nan", action="store_true", help="stop where weights are infinite or NaN")
     add("--quiet", action="store_true", help="print only warnings and errors")
     add("--json", action="store_true", help="JSON lines on stdout")
+
+
+def add_freshness(parser: argparse.ArgumentParser) -> None:
+    """What becomes of runs that are there: a user's code or data may have changed since."""
+    add = parser.add_argument
+    add("--keep", action="store_true", help="refuse where code or data changed, compute none anew")
+    add("--fresh", action="store_true", help="compute anew, whatever is there")
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -176,7 +185,12 @@ def main(args: argparse.Namespace) -> int:
     config = resolve(args.benchmark, args.config, args.flags, args.set)
     out = args.out or default_out(config)
     options = RunOptions(
-        args.device, args.threads, args.snapshot_minutes, stop_on_nan=args.stop_on_nan
+        args.device,
+        args.threads,
+        args.snapshot_minutes,
+        stop_on_nan=args.stop_on_nan,
+        keep=args.keep,
+        fresh=args.fresh,
     )
     tell = logged(reporter(args.quiet, args.json), args.log, config, out)
     train_run(config, out, options, reporter=tell)

@@ -6,6 +6,8 @@ import argparse
 import shlex
 from pathlib import Path
 
+from longtail.cli.run import add_freshness
+
 EXAMPLES = """examples:
   longtail study studies/table1.toml --dry-run            the runs it stands for, and an estimate
   longtail study studies/table1.toml --out runs/table1    execute what is not finished, then report
@@ -48,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOOL",
         help="also log to tensorboard, wandb or mlflow; may be given more than once",
     )
+    add_freshness(parser)
     parser.add_argument("--no-report", action="store_true", help="leave out tables and page")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
@@ -67,7 +70,14 @@ def main(args: argparse.Namespace) -> int:
         processes=args.jobs,
         address=args.address,
         storage=args.storage,
-        jobs=JobOptions(args.device, None, args.snapshot_minutes, log=tuple(args.log)),
+        jobs=JobOptions(
+            args.device,
+            None,
+            args.snapshot_minutes,
+            log=tuple(args.log),
+            keep=args.keep,
+            fresh=args.fresh,
+        ),
         report=not args.no_report,
         command=command_line(args),
         json=args.json,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ RESERVED = ("seed", "method", "policy", "benchmark", "seeds", "diverged", "selec
 class Labelled(Protocol):
     id: str
     config: dict[str, Any]
+    summary: dict[str, Any]
     labels: dict[str, Any]
 
     @property
@@ -37,8 +38,11 @@ def label(runs: list[R], plan: dict[str, Any]) -> list[R]:
         order = {identity: i for i, identity in enumerate(planned)}
         return sorted(runs, key=lambda run: order[run.id])
     flats = [dict(_flatten(run.config)) for run in runs]
-    for run, flat in zip(runs, flats, strict=True):
-        run.labels = {"method": str(flat.get("method", "?")), "policy": policy_name(run.config)}
+    methods = [str(flat.get("method", "?")) for flat in flats]
+    named = [str(run.summary.get("method_name", m)) for run, m in zip(runs, methods, strict=True)]
+    shown = method_labels(dict(zip(methods, named, strict=True)))
+    for run, method in zip(runs, methods, strict=True):
+        run.labels = {"method": shown[method], "policy": policy_name(run.config)}
     if len({flat.get("benchmark") for flat in flats}) > 1:
         for run, flat in zip(runs, flats, strict=True):
             run.labels["benchmark"] = str(flat.get("benchmark", "?"))
@@ -59,6 +63,19 @@ def label_names(keys: Sequence[str], taken: Collection[str] = ()) -> dict[str, s
     return {
         key: key.replace(".", "_") if name in used or short.count(name) > 1 else name
         for key, name in zip(keys, short, strict=True)
+    }
+
+
+def method_labels(named: Mapping[str, str]) -> dict[str, str]:
+    """What to call methods: by the name each has, unless another has it too, or one of ours.
+
+    >>> method_labels({"ewc": "ewc", "mine:A": "anchor", "mine:B": "ewc"})
+    {'ewc': 'ewc', 'mine:A': 'anchor', 'mine:B': 'mine:B'}
+    """
+    names = list(named.values())
+    return {
+        method: method if names.count(name) > 1 or name in METHODS else name
+        for method, name in named.items()
     }
 
 

@@ -134,6 +134,15 @@ def method_class(method: str) -> type[Method]:
     return METHODS["finetune" if method == "multitask" else method]
 
 
+def own_name(method: str) -> str:
+    """What tables call a method: the ``name`` that a user's class gives itself, else its path.
+
+    A name that it inherits is another method's.
+    """
+    named = vars(method_class(method)).get("name") if ":" in method else None
+    return named if isinstance(named, str) and named else method
+
+
 def _imported(path: str) -> type[Method]:
     try:
         found = import_object(path)
@@ -271,6 +280,7 @@ def resolve(
         0.01
     """
     layers = [dict(file) if isinstance(file, Mapping) else read_toml(file) if file else {}]
+    layers[0].pop("fingerprint", None)  # a run's config.toml has one: a record, not a setting
     layers += [dict(flags or {}), dict(_split(text) for text in sets)]
     layers = [flatten(layer) for layer in layers]
     named = {v for v in (benchmark, *(x.pop("benchmark", None) for x in layers)) if v is not None}

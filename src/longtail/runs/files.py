@@ -3,7 +3,7 @@
 A run's folder, in which two runs can be compared byte for byte:
 
 ======================= ============================================================
-config.toml             every setting, resolved
+config.toml             every setting, resolved; of a user's own code and data their checksums
 tasks.json              names and sizes of the tasks
 scores.jsonl            one line per evaluation, append only
 summary.json            RP, LP, BWT, FGT and the breakdown; written last, so it marks the end
@@ -28,9 +28,11 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -63,8 +65,10 @@ class TrainingFiles(ABC):
     TIMING: ClassVar[str] = "timing.json"
     ERROR: ClassVar[str] = "error.json"
     SNAPSHOTS: ClassVar[str] = "snapshot"
+    TENSORBOARD: ClassVar[str] = "tensorboard"
     CHECKSUMS: ClassVar[str] = "checksums.json"
     CHECKED: ClassVar[tuple[str, ...]]  # the files it speaks of, but for the end mark
+    FINGERPRINT: ClassVar[str] = "fingerprint"  # beside the settings: what else a run depends on
 
     @property
     def settings(self) -> Path:
@@ -110,7 +114,21 @@ class TrainingFiles(ABC):
     def read_settings(self) -> dict[str, Any]: ...
 
     @abstractmethod
-    def write_settings(self, content: Mapping[str, Any]) -> None: ...
+    def read_fingerprint(self) -> Any:
+        """What `write_settings` was given as such; None where there is none, or no such file."""
+
+    @abstractmethod
+    def write_settings(
+        self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
+    ) -> None: ...
+
+    def clear(self) -> None:
+        """Remove all that training wrote here, the end mark first; nobody else's files."""
+        for name in (self.RESULT, self.CHECKSUMS, *self.CHECKED, self.TIMING, self.ERROR):
+            (self.folder / name).unlink(missing_ok=True)
+        for name in (self.SNAPSHOTS, self.TENSORBOARD):
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self.folder / name)
 
     @abstractmethod
     def read_ids(self) -> set[str]:
@@ -173,13 +191,24 @@ class RunFiles(TrainingFiles):
         return self.folder / self.WEIGHTS
 
     def read_settings(self) -> dict[str, Any]:
+        found = self._read_toml()
+        found.pop(self.FINGERPRINT, None)
+        return found
+
+    def read_fingerprint(self) -> Any:
+        return self._read_toml().get(self.FINGERPRINT) if self.settings.exists() else None
+
+    def _read_toml(self) -> dict[str, Any]:
         try:
             return tomllib.loads(self.settings.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.SETTINGS}: {error}") from None
 
-    def write_settings(self, content: Mapping[str, Any]) -> None:
-        write_atomic(self.settings, tomli_w.dumps(content))
+    def write_settings(
+        self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
+    ) -> None:
+        further = {self.FINGERPRINT: fingerprint} if fingerprint else {}
+        write_atomic(self.settings, tomli_w.dumps({**content, **further}))
 
     def read_ids(self) -> set[str]:
         self.read_summary()
@@ -237,10 +266,25 @@ class StackFiles(TrainingFiles):
 
     def read_settings(self) -> dict[str, Any]:
         """The settings of its runs by their ids."""
-        return parse_json(self.settings, dict)
+        found = parse_json(self.settings, dict)
+        found.pop(self.FINGERPRINT, None)
+        return found
 
-    def write_settings(self, content: Mapping[str, Any]) -> None:
-        write_atomic(self.settings, to_json(content))
+    def read_fingerprint(self) -> Any:
+        """Of all its runs: they share their code and read their data together."""
+        if not self.settings.exists():
+            return None
+        return parse_json(self.settings, dict).get(self.FINGERPRINT)
+
+    def write_settings(
+        self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
+    ) -> None:
+        further = {self.FINGERPRINT: fingerprint} if fingerprint else {}
+        write_atomic(self.settings, to_json({**content, **further}))
+
+    def clear(self) -> None:
+        super().clear()
+        self.partial.unlink(missing_ok=True)
 
     def read_ids(self) -> set[str]:
         return {entry["id"] for entry in self.read_runs()}

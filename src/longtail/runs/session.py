@@ -19,6 +19,8 @@ from longtail.metrics import ScoreMatrix, curve
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import RunConfig
 from longtail.runs.files import Journal, RunFiles, StackFiles
+from longtail.runs.fingerprint import Fingerprint, Watch, change, code_now
+from longtail.runs.fingerprint import read as read_fingerprint
 from longtail.runs.progress import Moment, Reporter, Ticker
 from longtail.runs.progress import reporter as choose_reporter
 from longtail.runs.snapshot import (
@@ -53,6 +55,8 @@ class RunOptions:
         quiet: print only warnings and errors.
         json: print JSON lines.
         stop_on_nan: raise `FloatingPointError` where weights are infinite or not a number.
+        keep: refuse to compute a run anew whose code or data have changed, in place of doing so.
+        fresh: compute it anew in any case.
     """
 
     device: str = "auto"
@@ -61,8 +65,12 @@ class RunOptions:
     quiet: bool = False
     json: bool = False
     stop_on_nan: bool = False
+    keep: bool = False
+    fresh: bool = False
 
     def __post_init__(self) -> None:
+        if self.keep and self.fresh:
+            raise ValueError("--keep and --fresh: runs are kept or computed anew, not both")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
 
@@ -77,6 +85,8 @@ def train_run(
 ) -> dict[str, Any]:
     """Train ``config`` in the folder ``out``, or go on with it, or do nothing if it is finished.
 
+    A run that was begun with other code of the user's, or on other data, is computed anew.
+
     Args:
         reporter: told how it goes, in place of the one that ``options`` ask for.
         on_step: called after every step.
@@ -86,20 +96,22 @@ def train_run(
 
     Raises:
         ValueError: the folder holds another configuration or cannot be made, or a living process
-            holds it.
+            holds it, or code or data have changed and ``options.keep`` is set.
         Stopped: a signal came; the state is saved.
     """
     options = options or RunOptions()
     files, settings = RunFiles(Path(out)), config.as_dict()
     tell = reporter or choose_reporter(options.quiet, options.json)
     place = choose_device(options.device)
-    with _held(files, settings, [config.id]):
+    watch = Watch(config)
+    with _held(files, settings, [config.id], Claim(code_now(config), options, tell)):
         if files.result.exists():
             result = _known_summary(files)
         else:
             with _threads(options.threads):
                 seed_generators(derive(config.seed, "run"))
                 run = build_run(config, place)
+                record = _recorder(files, settings, watch)
                 session = Session(
                     run, files, settings, tell, options.snapshot_minutes, options.stop_on_nan
                 )
@@ -107,6 +119,7 @@ def train_run(
                 result = run_summary(run, config)
                 files.write_weights(_weights(run.model))
                 session.write_timing()
+                record()
                 files.finish([config.id], result)
     tell.finish(result, str(out))
     return result
@@ -129,12 +142,15 @@ def train_stack(
     files, settings = StackFiles(Path(out)), {config.id: config.as_dict() for config in configs}
     tell = reporter or choose_reporter(options.quiet, options.json)
     place = choose_device(options.device)
-    with _held(files, settings, list(settings)):
+    watch = Watch(*configs)
+    claim = Claim(code_now(configs[0]), options, tell)  # they share method and benchmark
+    with _held(files, settings, list(settings), claim):
         if files.result.exists():
             return files.read_runs()
         with _threads(options.threads):
             seed_generators(derive(configs[0].seed, "run"))
             stack = build_stack(configs, place)
+            record = _recorder(files, settings, watch)
             ids = {"runs": list(settings)}
             session = Session(
                 stack.run, files, ids, tell, options.snapshot_minutes, options.stop_on_nan
@@ -143,14 +159,51 @@ def train_stack(
             result, arrays = stack_summaries(stack)
             files.write_scores(arrays)
             session.write_timing()
+            record()
             files.finish(list(settings), result)
             files.partial.unlink(missing_ok=True)
     return result
 
 
+@dataclass(frozen=True)
+class Claim:
+    """With what a folder is claimed, beside the settings: the code, and what to do about another.
+
+    Args:
+        code: that this process would train with.
+        options: keep, fresh, or neither.
+        tell: told what is computed anew, and why.
+    """
+
+    code: Fingerprint
+    options: RunOptions
+    tell: Reporter
+
+
+def _recorder(
+    files: RunFiles | StackFiles, settings: Mapping[str, Any], watch: Watch
+) -> Callable[[], None]:
+    """Records code and data now, that the run is built, and again when it is called.
+
+    Some benchmarks read their files task by task, those of earlier tasks in an earlier session.
+    """
+    written = read_fingerprint(files.read_fingerprint()) or Fingerprint()
+
+    def record() -> None:
+        nonlocal written
+        found = watch.fingerprint()
+        found = Fingerprint(found.code, {**written.data, **found.data})
+        if found != written:
+            files.write_settings(settings, found.as_dict())
+            written = found
+
+    record()
+    return record
+
+
 @contextmanager
 def _held(
-    files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str]
+    files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str], claim: Claim
 ) -> Iterator[None]:
     """Within ``with``, the folder is this process's and holds these settings, of these runs.
 
@@ -161,7 +214,10 @@ def _held(
         remove_temporary(files.folder)
         new = {path.name for path in files.folder.iterdir()} <= {files.lock.name}
         try:
-            _claim(files, settings, runs)
+            if claim.options.fresh:
+                files.clear()
+            _claim(files, settings, runs, claim.code)
+            _renew(files, settings, claim)
             yield
         except Exception:
             if new and not files.tasks.exists():
@@ -173,12 +229,33 @@ def _held(
             raise
 
 
-def _claim(files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str]) -> None:
+def _renew(files: RunFiles | StackFiles, settings: Mapping[str, Any], claim: Claim) -> None:
+    """Make room for the run where code or data are no longer those that it was begun with."""
+    changed = change(read_fingerprint(files.read_fingerprint()), claim.code)
+    if changed is None:
+        return
+    if claim.options.keep:
+        raise ValueError(
+            f"{files.folder}: {changed} since this run was computed, and --keep refuses to compute "
+            "it anew; put the file back, or leave out --keep, or choose another --out"
+        )
+    claim.tell.warn(f"{changed} since {files.folder} was computed: it is computed anew")
+    files.clear()
+    files.write_settings(settings, claim.code.as_dict())
+
+
+def _claim(
+    files: RunFiles | StackFiles,
+    settings: Mapping[str, Any],
+    runs: Sequence[str],
+    code: Fingerprint,
+) -> None:
     """Write the settings into a new folder; refuse one that was started with others."""
     if files.begun() and not files.settings.exists():
         _require_same(files, settings, runs)
     if not files.settings.exists() or not files.begun():
-        files.write_settings(settings)  # those whose benchmark could not be built bind nobody
+        # those whose benchmark could not be built bind nobody
+        files.write_settings(settings, code.as_dict())
         return
     try:
         difference = first_difference(files.read_settings(), settings)
@@ -188,7 +265,7 @@ def _claim(files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequ
         key, there, here = difference
         raise ValueError(
             f"{files.folder} holds another configuration: {key} is {there!r} there and {here!r} "
-            "here; choose another --out or the same settings"
+            "here; choose another --out or the same settings, or replace it with --fresh"
         )
     if files.result.exists() and (recorded := _recorded(files)) and set(recorded) != set(runs):
         raise ValueError(

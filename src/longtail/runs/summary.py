@@ -9,7 +9,7 @@ import numpy as np
 
 from longtail.metrics import breakdown, curve, summary
 from longtail.runs.build import Stack
-from longtail.runs.config import RunConfig, policy_fields, policy_named
+from longtail.runs.config import RunConfig, own_name, policy_fields, policy_named
 from longtail.runs.progress import finite
 from longtail.tasks import Evaluator
 from longtail.training import Run
@@ -43,8 +43,10 @@ def _result(
 ) -> dict[str, Any]:
     """What summary.json says, where ``metrics`` are finite numbers or None."""
     objective = run.sequence.objective
+    called = own_name(config.method)
     return {
         **metrics,
+        **({"method_name": called} if called != config.method else {}),
         "tasks": len(run.sequence),
         "optimizer": _policy_name(config),
         "policy": finite(config.as_dict()["policy"] if policy is None else policy),

@@ -16,14 +16,16 @@ from rich.text import Text
 from longtail.report.reading import read_plan
 from longtail.runs.config import cannot_stack
 from longtail.runs.files import StudyFiles
+from longtail.runs.fingerprint import code_now
 from longtail.runs.loggers import require
 from longtail.study.display import Overview, overview
 from longtail.study.estimate import estimate
 from longtail.study.expand import Planned, expand, matching
 from longtail.study.file import Study, check_report, read_study
-from longtail.study.jobs import Job, JobOptions, finished_ids, make_jobs, name
+from longtail.study.jobs import Job, JobOptions, finished_runs, make_jobs, name
 from longtail.study.local import train_jobs_here, train_jobs_in_processes
 from longtail.study.ray_engine import train_jobs_on_ray
+from longtail.study.reuse import Survey, survey
 from longtail.support.files import FolderLock
 
 MOST_SHOWN = 200
@@ -93,20 +95,29 @@ def run_study(options: StudyOptions) -> int:
     files = StudyFiles(options.out or Path("runs") / study.name)
     before = read_plan(files.folder, [])
     earlier = before.get("stacks", {})
+    finished = finished_runs(files.folder)
+    listed = with_earlier(study, planned, before, set(finished))
+    found = survey(wanted, listed, finished, fresh=options.jobs.fresh)
+    if options.jobs.keep:
+        found.refuse_anew()
+    anew = {run.id for runs in found.anew.values() for run in runs}
+    earlier = {i: members for i, members in earlier.items() if not anew & {*members}}
     jobs = make_jobs(
         wanted,
         files.folder,
+        done=found.done,
         stack=study.stack,
         earlier=earlier,
         device=options.jobs.device,
         workers=options.processes,
     )
     if options.dry_run:
-        show_plan(wanted, jobs, files.folder, options, stack=study.stack)
+        show_plan(wanted, jobs, found, files.folder, options, stack=study.stack)
         return 0
     with FolderLock(files.folder):
+        show_reuse(found, options)
+        found.make_room(files, earlier)
         files.write_study(options.file.read_bytes())  # which it may be itself
-        listed = with_earlier(study, planned, before, finished_ids(files.folder))
         plan = make_plan(study, options.file, listed, jobs, earlier)
         files.write_plan({**plan, "command": options.command})
         done = len(wanted) - sum(len(job.configs) for job in jobs)
@@ -118,6 +129,17 @@ def run_study(options: StudyOptions) -> int:
     if options.report:
         write_report(files.folder, options, frozenset(study.report.get("checks", ())))
     return 1 if failed else 0
+
+
+def show_reuse(found: Survey, options: StudyOptions) -> None:
+    """Says which finished runs are used again and which are not, and why."""
+    for kind, runs, text in found.sentences():
+        if options.json:
+            print(json.dumps({"event": kind, "runs": [run.id for run in runs], "why": text}))
+        elif kind != "reused":
+            print(f"longtail: {text}", file=sys.stderr)
+        elif not options.quiet:
+            print(text, flush=True)
 
 
 def with_earlier(
@@ -148,7 +170,13 @@ def make_plan(
         "select": study.select,
         "runs": [{"id": run.id, "seed": run.config.seed, "labels": run.labels} for run in planned],
         "stacks": {**earlier, **stacks},
-    }
+    } | ({"code": code} if (code := code_of(planned)) else {})
+
+
+def code_of(runs: list[Planned]) -> dict[str, str]:
+    """The user's source files behind the runs of a study, and their SHA-256, as they are now."""
+    kinds = {(run.config.benchmark, run.config.method): run.config for run in runs}
+    return {k: v for config in kinds.values() for k, v in code_now(config).code.items()}
 
 
 def train_jobs(
@@ -160,7 +188,8 @@ def train_jobs(
 ) -> None:
     """Trains all jobs where the options say."""
     cpus = resources.get("cpus")
-    how = replace(options.jobs, threads=max(1, int(cpus)) if cpus else None)
+    # there is room already, and a job that goes on must not begin again
+    how = replace(options.jobs, fresh=False, threads=max(1, int(cpus)) if cpus else None)
     if options.engine == "ray":
         address, storage = options.address, options.storage
         train_jobs_on_ray(jobs, out, how, shown, resources, address=address, storage=storage)
@@ -208,9 +237,16 @@ def _state(run: Planned, job: Job | None, stack: bool) -> str:
 
 
 def show_plan(
-    wanted: list[Planned], jobs: list[Job], out: Path, options: StudyOptions, *, stack: bool
+    wanted: list[Planned],
+    jobs: list[Job],
+    found: Survey,
+    out: Path,
+    options: StudyOptions,
+    *,
+    stack: bool,
 ) -> None:
     """Prints every run with its id and state, then what training the rest would take."""
+    anew = {run.id: why for why, runs in found.anew.items() for run in runs}
     of = {config.id: job for job in jobs for config in job.configs}
     if options.json:
         for run in wanted:
@@ -221,15 +257,17 @@ def show_plan(
                 "seed": run.config.seed,
                 "finished": run.id not in of,
             }
-            alone = {"alone": reason} if stack and (reason := cannot_stack(run.config)) else {}
-            print(json.dumps({**entry, "folder": job.folder if job else None, **alone}))
+            further = {"alone": reason} if stack and (reason := cannot_stack(run.config)) else {}
+            further |= {"anew": anew[run.id]} if run.id in anew else {}
+            print(json.dumps({**entry, "folder": job.folder if job else None, **further}))
         return
     table = Table(box=None, pad_edge=False)
     for head in ("id", "run", "state"):
         table.add_column(head)
     for run in wanted[:MOST_SHOWN]:
         job = of.get(run.id)
-        table.add_row(run.id, Text(name(run)), Text(_state(run, job, stack)))
+        state = _state(run, job, stack) + (f", {anew[run.id]}" if run.id in anew else "")
+        table.add_row(run.id, Text(name(run)), Text(state))
     console = Console()
     console.print(table)
     if len(wanted) > MOST_SHOWN:

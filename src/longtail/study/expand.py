@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longtail.report.labelling import label_names
+from longtail.report.labelling import label_names, method_labels
 from longtail.runs.config import (
     POLICY_FIELDS,
     Option,
     RunConfig,
     optimizer_class,
     options,
+    own_name,
     resolve,
 )
 from longtail.runs.values import flatten, parse, unknown
@@ -73,7 +74,8 @@ def _combinations(
     optimizer = policy.get("optimizer", "continual")
     row = flatten({table: policy.get(table, {}) for table in ROW_TABLES})
     row |= {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
-    labels: dict[str, Any] = {"method": method, "policy": str(policy["name"]), **_labels(policy)}
+    called = method_labels({m: own_name(m) for m in study.methods})[method]
+    labels: dict[str, Any] = {"method": called, "policy": str(policy["name"]), **_labels(policy)}
     names = label_names(list(study.grid), {k for row in study.policies for k in _labels(row)})
     grid = {k: v for k, v in study.grid.items() if k not in row}  # a row's own settings stand
     ours = any(map(_ours, _optimizer_names(study)))
@@ -160,7 +162,10 @@ def matching(runs: list[Planned], conditions: Sequence[str]) -> list[Planned]:
             values = {str(s) for s in parse_seeds(wanted)}  # a range may be wider than the study's
         else:
             known = {str(names.get(key)) for _, names in named}
-            values = {_meant(value.strip(), key, known) for value in wanted.split(",")}
+            paths = {run.config.method: run.labels["method"] for run in runs}
+            also = paths if key == "method" else {}  # a user's method has a name and a path
+            texts = [also.get(value.strip(), value.strip()) for value in wanted.split(",")]
+            values = {_meant(text, key, known) for text in texts}
         chosen = {run.id for run, names in named if str(names.get(key)) in values}
         left = [run for run in left if run.id in chosen]
     return left

@@ -8,7 +8,7 @@ import gc
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -54,12 +54,12 @@ class JobOptions(RunOptions):
     log: tuple[str, ...] = ()  # tools of `loggers`
 
 
-def finished_ids(out: Path) -> set[str]:
-    """Ids of the runs that need not be computed again."""
-    found = set()
+def finished_runs(out: Path) -> dict[str, RunFiles | StackFiles]:
+    """The runs that have been computed, by their ids, and where."""
+    found: dict[str, RunFiles | StackFiles] = {}
     for files in StudyFiles(out).finished():
         try:
-            found |= files.read_ids()
+            found |= dict.fromkeys(files.read_ids(), files)
         except (OSError, ValueError) as error:
             text = f"{files.result} cannot be read ({error}): what it stood for is not finished"
             print(f"longtail: {text}", file=sys.stderr)
@@ -70,6 +70,7 @@ def make_jobs(
     runs: Sequence[Planned],
     out: Path,
     *,
+    done: Collection[str] = (),
     stack: bool,
     earlier: Mapping[str, list[str]],
     device: str = "cpu",
@@ -80,6 +81,7 @@ def make_jobs(
     Args:
         runs: the runs wanted.
         out: the study's folder.
+        done: ids of those that need not be computed again.
         stack: train runs as one program where the benchmark can.
         earlier: stacks that were begun before, {stack id: run ids}. They go on as they are, since
             their snapshots fit no other set of runs.
@@ -87,7 +89,6 @@ def make_jobs(
         workers: processes to share the work: stacks are cut by seeds, on a CPU into as many parts,
             on a GPU, where a part takes about as long as the whole, until there is one for each.
     """
-    done = finished_ids(out)
     missing = {run.id: run for run in runs if run.id not in done}
     jobs: list[Job] = []
     for identity, members in earlier.items():

@@ -1,0 +1,160 @@
+"""Which finished runs of a study are used again, which are computed anew, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from longtail.names import __version__
+from longtail.runs.files import RunFiles, StackFiles, StudyFiles
+from longtail.runs.fingerprint import Fingerprint, change, code_now, depends_on_files
+from longtail.runs.fingerprint import read as read_fingerprint
+from longtail.study.expand import Planned
+from longtail.support.files import parse_json
+
+Files = RunFiles | StackFiles
+UNRECORDED = (
+    "the same settings; what code and data they had was not recorded, as before version 0.2 "
+    "(--fresh computes them anew)"
+)
+
+
+@dataclass
+class Survey:
+    """What is finished of a study, by reasons; each reason with its runs.
+
+    Attributes:
+        reused: wanted runs that need not be computed again.
+        anew: wanted runs that are finished and are computed again.
+        outside: runs of the study that are not wanted now and would be computed again.
+        folders: where the runs of ``anew`` are.
+        wanted: ids of all wanted runs.
+        fresh: whether all of them were asked for anew.
+    """
+
+    reused: dict[str, list[Planned]] = field(default_factory=dict)
+    anew: dict[str, list[Planned]] = field(default_factory=dict)
+    outside: dict[str, list[Planned]] = field(default_factory=dict)
+    folders: dict[str, Files] = field(default_factory=dict)
+    wanted: frozenset[str] = frozenset()
+    fresh: bool = False
+
+    @property
+    def done(self) -> set[str]:
+        return {run.id for runs in self.reused.values() for run in runs}
+
+    def sentences(self) -> Iterator[tuple[str, list[Planned], str]]:
+        """(reused, anew or outside, runs, a sentence) for every reason."""
+        for why, runs in self.reused.items():
+            yield "reused", runs, f"{_described(runs)} used again: {why}"
+        for why, runs in self.anew.items():
+            yield "anew", runs, f"{_described(runs)} computed anew: {why}"
+        for why, runs in self.outside.items():
+            yield "outside", runs, f"{_described(runs)} not asked for: {why}"
+
+    def refuse_anew(self) -> None:
+        """`ValueError` where a finished run would be computed again, for --keep."""
+        for why, runs in self.anew.items():
+            raise ValueError(
+                f"{_described(runs)} no longer what would be computed: {why}; --keep refuses to "
+                "compute them anew: put the file back, or leave out --keep"
+            )
+
+    def make_room(self, files: StudyFiles, stacks: Mapping[str, Sequence[str]]) -> None:
+        """Remove what is computed anew, all of it before the first: no table mixes old and new.
+
+        Args:
+            files: of the study.
+            stacks: that were begun, with the ids of their runs.
+
+        Raises:
+            ValueError: it shares a stack with runs that are still good.
+        """
+        folders = list(self.folders.values())
+        if self.fresh:  # what was begun, too
+            begun = [files.stack(i) for i, ids in stacks.items() if self.wanted & {*ids}]
+            for stack in (f for f in (*folders, *begun) if isinstance(f, StackFiles)):
+                if stack.settings.exists():
+                    _require_whole(stack, self.wanted)
+            folders += [*begun, *map(files.run, self.wanted)]
+        for folder in {f.folder: f for f in folders}.values():
+            folder.clear()
+
+
+def _require_whole(files: StackFiles, wanted: frozenset[str]) -> None:
+    others = set(files.read_settings()) - wanted
+    if others:
+        raise ValueError(
+            f"--fresh: {files.folder} has trained the runs asked for together with {len(others)} "
+            "more, which would be lost; ask for all of them, or choose another --out"
+        )
+
+
+def survey(
+    wanted: Sequence[Planned],
+    listed: Sequence[Planned],
+    finished: Mapping[str, Files],
+    *,
+    fresh: bool = False,
+) -> Survey:
+    """What becomes of the finished runs.
+
+    Args:
+        wanted: the runs asked for.
+        listed: all runs that the study's tables show.
+        finished: where runs have been computed, by id.
+        fresh: compute all that is wanted anew.
+    """
+    found = Survey(wanted=frozenset(run.id for run in wanted), fresh=fresh)
+    changes: dict[tuple[str, str, str], str | None] = {}
+    for run in {run.id: run for run in (*wanted, *listed)}.values():
+        files = finished.get(run.id)
+        if files is None:
+            continue
+        asked = run.id in found.wanted
+        key = str(files.folder), run.config.benchmark, run.config.method
+        if key not in changes:
+            changes[key] = "--fresh was given" if fresh and asked else _changed(run, files)
+        why = changes[key]
+        if why is None and asked:
+            found.reused.setdefault(_reason(run, files), []).append(run)
+        elif why is not None:
+            (found.anew if asked else found.outside).setdefault(why, []).append(run)
+            if asked:
+                found.folders[run.id] = files
+    return found
+
+
+def _changed(run: Planned, files: Files) -> str | None:
+    """Why a finished run is not what would be computed now; None where it is."""
+    if not depends_on_files(run.config):
+        return None
+    return change(_recorded(files), code_now(run.config))
+
+
+def _recorded(files: Files) -> Fingerprint | None:
+    try:
+        return read_fingerprint(files.read_fingerprint())
+    except (OSError, ValueError):
+        return None
+
+
+def _reason(run: Planned, files: Files) -> str:
+    """Why a finished run is as good as one computed now."""
+    text = "the same settings"
+    if depends_on_files(run.config):
+        text = "the same settings, code and data" if _recorded(files) else UNRECORDED
+    try:
+        version = parse_json(files.timing, dict).get("versions", {}).get("longtail", __version__)
+    except (OSError, ValueError, AttributeError):
+        return text
+    return text if version == __version__ else f"{text}, by longtail {version}"
+
+
+def _described(runs: Sequence[Planned]) -> str:
+    """`45 finished runs (finetune, ewc; seeds 0 to 4) are`."""
+    methods = ", ".join(dict.fromkeys(str(run.labels["method"]) for run in runs))
+    seeds = sorted({run.config.seed for run in runs})
+    which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    count = f"{len(runs)} finished runs" if len(runs) > 1 else "1 finished run"
+    return f"{count} ({methods}; {which}) {'are' if len(runs) > 1 else 'is'}"
