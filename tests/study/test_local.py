@@ -136,3 +136,15 @@ def _workers(parent: int) -> list[str]:
         except OSError:
             continue
     return [line for line in found if "spawn_main" in line]
+
+
+def test_where_a_worker_has_no_group_of_its_own_it_hears_the_terminal_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`os.kill` of Windows ends a process that it sends SIGINT to."""
+    monkeypatch.setattr(local, "OWN_GROUP", False)
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a worker was ended"))
+    stop = local._Stop()
+    stop.asked = 1
+    stop.forward([os.getpid()])
+    assert stop._told == 1

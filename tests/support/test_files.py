@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from longtail.support.files import FolderLock, open_new, remove_temporary, write_atomic
+from longtail.support import files
+from longtail.support.files import (
+    FolderBusyError,
+    FolderLock,
+    open_new,
+    remove_temporary,
+    write_atomic,
+)
 
 
 def test_links_planted_under_a_temporary_name_are_not_followed(tmp_path: Path):
@@ -59,3 +66,23 @@ def test_a_link_in_the_place_of_the_lock_is_refused_and_its_target_left_alone(tm
     with pytest.raises(ValueError, match="cannot be written to"), FolderLock(folder):
         pass
     assert other.read_text() == "precious"
+
+
+def test_where_there_is_no_fcntl_a_folder_is_held_all_the_same(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(files, "fcntl", None)
+    with FolderLock(tmp_path / "run") as lock:
+        with pytest.raises(FolderBusyError, match="is in use by another process"):
+            FolderLock(tmp_path / "run").__enter__()
+        lock.leave_nothing(folder=True)
+    assert not (tmp_path / "run").exists()
+    with FolderLock(tmp_path / "run"):
+        pass
+    with FolderLock(tmp_path / "run"):
+        pass
+
+
+def test_a_system_without_the_flags_of_posix_writes_files_too(tmp_path: Path, monkeypatch):
+    for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_DIRECTORY"):
+        monkeypatch.delattr(os, name, raising=False)
+    write_atomic(tmp_path / "a", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

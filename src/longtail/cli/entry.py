@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ COMMANDS = {
     "list": ("longtail.cli.list", "benchmarks, methods, policies, studies"),
     "wsd": ("longtail.cli.wsd", "rank a word's senses in a sentence with a trained run"),
 }
+UNICODE = ("utf-8", "utf8", "utf-16", "utf-32")
 COMPUTING = ("run", "study", "wsd")
 EXAMPLES = """examples:
   longtail list                               what there is
@@ -60,6 +62,7 @@ def make_parser(command: str | None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, 1 (failed), 2 (bad input), 130 or 143 (stopped)."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    _print_anything()
     interrupts: list[int] = []
     try:
         with _noting_interrupts(interrupts):
@@ -75,6 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _reraise_for_debugging()
         # Ctrl-C within an import may come out as an ImportError, or whatever a package makes of it
         return _say("stopped", 130) if interrupts else _failed(error)
+
+
+def _print_anything() -> None:
+    """A pipe on Windows knows the letters of one language: others become a question mark."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in UNICODE:
+            stream.reconfigure(errors="replace")
 
 
 @contextmanager

@@ -19,6 +19,8 @@ def provenance(results: Results) -> dict[str, Any]:
         found["study"] = results.plan["name"]
         usual = f"longtail study {results.plan.get('file', '')}".strip()
         found["command"] = str(results.plan.get("command", usual))
+    if code := results.plan.get("code"):
+        found["code"] = [f"{name} {str(sha)[:12]}" for name, sha in sorted(code.items())]
     benchmarks = sorted({str(run.config.get("benchmark")) for run in results.finished})
     if benchmarks:
         found["benchmark"] = ", ".join(benchmarks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,7 +210,7 @@ def _held(
     A new folder is left as it was where anything goes wrong before training begins.
     """
     made = not files.folder.exists()
-    with FolderLock(files.folder):
+    with FolderLock(files.folder) as lock:
         remove_temporary(files.folder)
         new = {path.name for path in files.folder.iterdir()} <= {files.lock.name}
         try:
@@ -222,10 +222,7 @@ def _held(
         except Exception:
             if new and not files.tasks.exists():
                 files.settings.unlink(missing_ok=True)
-                files.lock.unlink(missing_ok=True)
-                if made:
-                    with suppress(OSError):  # a file of somebody else's: the folder stays
-                        files.folder.rmdir()
+                lock.leave_nothing(folder=made)
             raise
 
 
@@ -461,7 +458,7 @@ class Session:
             "versions": versions(),
             "hardware": hardware(self.run.device),
             # seen from this one: where relative paths in the settings begin
-            "directory": os.path.relpath(Path.cwd(), self.files.folder.resolve()),
+            "directory": _seen_from(self.files.folder.resolve(), Path.cwd()),
         }
         self.files.write_timing(content)
 
@@ -524,6 +521,13 @@ class Session:
 
     def _passed(self) -> float:
         return self.seconds + time.monotonic() - self.begin
+
+
+def _seen_from(folder: Path, path: Path) -> str:
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:  # another drive of Windows
+        return str(path)
 
 
 def running_rp(matrix: ScoreMatrix) -> float | None:

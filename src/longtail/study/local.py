@@ -38,6 +38,9 @@ from longtail.support.machine import usable_cores
 from longtail.support.opened import listen
 from longtail.support.signals import SIGNALS
 
+OWN_GROUP = hasattr(os, "setpgrp")  # POSIX
+BLOCKS = hasattr(signal, "pthread_sigmask")
+
 
 def train_jobs_here(
     jobs: Sequence[Job], out: Path, options: JobOptions, overview: Overview
@@ -141,7 +144,9 @@ class _Stop:
     def forward(self, processes: Sequence[int]) -> None:
         while self._told < self.asked:
             self._told += 1
-            for process in processes:
+            # Where a worker has no group of its own, Windows, it hears the terminal by itself; and
+            # there `os.kill` would end it at once.
+            for process in processes if OWN_GROUP else ():
                 os.kill(process, signal.SIGINT)
 
 
@@ -164,8 +169,12 @@ def _start(
 def _interrupts_blocked() -> Iterator[None]:
     """A process started within `with` leaves Ctrl-C pending until it lets it through.
 
-    Else one that comes while it imports would end in a traceback, halfway through some package.
+    Else one that comes while it imports would end in a traceback, halfway through some package, as
+    it does on Windows, where nothing can be blocked.
     """
+    if not BLOCKS:
+        yield
+        return
     resource_tracker.ensure_running()  # being started together with a process, it would unblock
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -179,7 +188,8 @@ def take_jobs(pipe: Connection, slot: int, workers: int, out: Path, options: Job
 
     Its own process group keeps the terminal's Ctrl-C to the parent, which forwards it.
     """
-    os.setpgrp()
+    if OWN_GROUP:
+        os.setpgrp()
     listen()  # a user's module is imported with the first job, and may read its data then
     options = _placed(slot, workers, options)
 
@@ -191,7 +201,8 @@ def take_jobs(pipe: Connection, slot: int, workers: int, out: Path, options: Job
 
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # one may have come already
+        if BLOCKS:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # one may have come already
         while True:
             train_job(pipe.recv(), out, options, send)
     except KeyboardInterrupt:

@@ -23,6 +23,8 @@ from typing import BinaryIO, TextIO
 
 import platformdirs
 
+from longtail.support.files import not_through_a_link
+
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
 SCHEMES = ("http", "https", "file")
@@ -180,12 +182,9 @@ def _drop_foreign(part: Path) -> None:
         found = part.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.getuid():
+    other = hasattr(os, "getuid") and found.st_uid != os.getuid()
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or other:
         part.unlink()
-
-
-def _not_through_a_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _is_right(part: Path, remote: Remote) -> bool:
@@ -212,7 +211,7 @@ def _transfer(url: str, part: Path, name: str, progress: Progress | None) -> Non
         total = have + int(length) if length else None
         if not have:
             part.unlink(missing_ok=True)
-        with open(part, "ab" if have else "xb", opener=_not_through_a_link) as file:
+        with open(part, "ab" if have else "xb", opener=not_through_a_link) as file:
             done = _copy(response, file, have, total, name, progress)
     if total is not None and done != total:
         raise ConnectionError(f"the connection closed after {done} of {total} bytes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -11,6 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 LOCK = ".lock"  # the name of a folder's lock
 TEMPORARY = ".tmp"  # how the names of files end that are being written
@@ -21,7 +25,9 @@ class FolderBusyError(ValueError):
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut."""
+    """Make a rename in ``folder`` survive a power cut; Windows opens no folders, and needs none."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -59,8 +65,8 @@ def open_new(folder: Path, prefix: str) -> tuple[IO[bytes], Path]:
     while True:
         path = folder / f"{prefix}.{secrets.token_hex(8)}{TEMPORARY}"
         with suppress(FileExistsError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.fdopen(os.open(path, flags, 0o666), "wb"), path
+            descriptor = not_through_a_link(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            return os.fdopen(descriptor, "wb"), path
 
 
 def remove_temporary(folder: Path) -> None:
@@ -116,26 +122,38 @@ def parse_json(path: Path, kind: type) -> Any:
     return found
 
 
-def _not_through_a_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+def not_through_a_link(path: str | Path, flags: int) -> int:
+    """An opener for `open`: where a link stands under this name, nothing is opened.
+
+    Windows has no such flag; there it takes a privilege to make a link.
+    """
+    for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):  # the last is Windows' own
+        flags |= getattr(os, name, 0)
+    return os.open(path, flags, 0o666)
 
 
 class FolderLock:
-    """An advisory lock on ``folder/.lock``, for use in a ``with`` statement.
+    """A lock on ``folder/.lock``, for use in a ``with`` statement.
 
     The kernel drops it when the process ends, however it ends, so a killed run leaves nothing to
-    clean up. The process number in the file only serves the message.
+    clean up. On POSIX the process number in the file serves the message; elsewhere `filelock` knows
+    how to lock, and who has done so is not said.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
         self._file: IO[str] | None = None
+        self._other: Any = None  # a lock of filelock's
+        self._leftovers: tuple[Path, ...] = ()
 
     def __enter__(self) -> FolderLock:
         with refusing(self.path.parent, "cannot be made a folder"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
+        if fcntl is None:
+            self._acquire_elsewhere()
+            return self
         with refusing(self.path.parent, "cannot be written to"):
-            file = open(self.path, "a+", encoding="utf-8", opener=_not_through_a_link)
+            file = open(self.path, "a+", encoding="utf-8", opener=not_through_a_link)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -152,8 +170,32 @@ class FolderLock:
         self._file = file
         return self
 
+    def _acquire_elsewhere(self) -> None:
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path, timeout=0)
+        with refusing(self.path.parent, "cannot be written to"):
+            try:
+                lock.acquire()
+            except Timeout:
+                raise FolderBusyError(f"{self.path.parent} is in use by another process") from None
+        self._other = lock
+
+    def leave_nothing(self, *, folder: bool) -> None:
+        """Remove the file when the lock is given back and, where asked to, its empty folder."""
+        self._leftovers = (self.path, self.path.parent) if folder else (self.path,)
+
     def __exit__(self, *_: object) -> None:
+        if self._other is not None:
+            self._other.release()  # Windows removes no file that is open
+            self._other = None
+        if self._leftovers:
+            with suppress(OSError):
+                self.path.unlink()
         if self._file is not None:
             self._file.truncate(0)  # who held it is nobody's business any more
             self._file.close()
             self._file = None
+        if self.path.parent in self._leftovers:
+            with suppress(OSError):  # a file of somebody else's: the folder stays
+                self.path.parent.rmdir()

@@ -42,14 +42,16 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str | None:
-    """The commit of the checkout that longtail runs from, None where it was installed.
+    """The commit that longtail runs from: of its checkout, or that its wheel was built from.
 
-    A copy without its history (on a cluster's node) is told by the variable LONGTAIL_COMMIT. The
-    first answer stays, since this process goes on with the code that it has read.
+    A copy without either (on a cluster's node) is told by the variable LONGTAIL_COMMIT. The first
+    answer stays, since this process goes on with the code that it has read.
     """
     if told := os.environ.get("LONGTAIL_COMMIT"):
         return told
     here = Path(__file__).parent
+    with contextlib.suppress(OSError):  # hatch_build.py puts it into wheels, never into a checkout
+        return (here.parent / "COMMIT").read_text(encoding="utf-8").strip()
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
     if not (here.parents[2] / ".git").exists():
         return None

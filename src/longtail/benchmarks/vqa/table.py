@@ -216,7 +216,7 @@ def fits(stored: StoredRegions, placement: Placement, device: torch.device) -> b
     size = 2 * len(stored.counts) * stored.limit * stored.width
     if device.type == "cuda":
         return size <= SHARE * torch.cuda.mem_get_info(device)[0]
-    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
+    if "SC_AVPHYS_PAGES" not in getattr(os, "sysconf_names", ()):
         return size <= 1 << 30
     return size <= SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 

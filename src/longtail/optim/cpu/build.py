@@ -68,7 +68,7 @@ def _compiled(compiler: str, flags: tuple[str, ...]) -> Path:
             subprocess.run(command, capture_output=True, check=True, timeout=120)
             os.chmod(draft, 0o600)
             _sign(Path(draft))
-            with open(draft, "rb") as file:
+            with open(draft, "r+b") as file:  # Windows syncs what can be written to
                 os.fsync(file.fileno())
             os.replace(draft, path)
         finally:
@@ -147,7 +147,7 @@ def _is_private(folder: Path) -> bool:
 
 def _processor() -> bytes:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         shown = [x for x in lines if x.startswith(("model name", "flags", "Features", "CPU part"))]
         return "\n".join(sorted(set(shown))).encode()
     except OSError:
