@@ -39,7 +39,27 @@ METHOD_NAMES = {
 }
 METHODS = tuple(METHOD_NAMES)
 
+# In the order of `longtail list`; their modules are registered in `benchmarks/`.
+BENCHMARKS = (
+    "toy",
+    "synthetic",
+    "mnist",
+    "fashion_mnist",
+    "cifar10",
+    "cifar100",
+    "nlp5",
+    "wsd",
+    "vqa",
+    "fsmol",
+)
+
+LOGGERS = ("tensorboard", "wandb", "mlflow")  # tools that a run can be logged to
+
 METRICS = {"RP": "retained", "LP": "learned", "FGT": "forgetting", "BWT": "backward transfer"}
+
+# What becomes of a moment at a task boundary.
+FirstMoment = Literal["reset", "ema", "task"]
+SecondMoment = Literal["reset", "ema", "task", "task_seen"]
 
 WARM_UP = 0.9  # beta3 of the policies that have one
 
@@ -54,10 +74,10 @@ class Policy:
     """One optimizer policy; `lr_scale` multiplies the learning rate (learning rates in a stack)."""
 
     name: str
-    first_moment: Literal["reset", "ema", "task"] = option(
+    first_moment: FirstMoment = option(  # noqa: RUF009 (an alias hides the literals)
         "reset", "the first moment at a task boundary"
     )
-    second_moment: Literal["reset", "ema", "task", "task_seen"] = option(
+    second_moment: SecondMoment = option(  # noqa: RUF009
         "task", "the second moment at a task boundary"
     )
     beta3: float = option(WARM_UP, "warm-up at the start of a task, 1 - beta3**t; 0 for none")

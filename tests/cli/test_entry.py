@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from longtail.cli import main
+from longtail.report.results import load
 from longtail.runs.config import resolve
 from longtail.support.signals import Stopped
 
@@ -306,3 +307,32 @@ def test_an_out_that_is_a_file_is_bad_input(capsys):
     assert capsys.readouterr().err == (
         "longtail: --out taken: cannot be made a folder (File exists)\n"
     )
+
+
+def test_replicas_are_seeds_in_one_program_and_their_mean(capsys):
+    assert main(["run", "toy", "--replicas", "3", "--seed", "1", *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "3 runs of toy: 6 tasks" in out
+    assert " ± " in out
+    found = load("runs/toy-finetune-continual-s1-x3")
+    assert sorted(run.seed for run in found.finished) == [1, 2, 3]
+    mean = sum(run.metric("RP") for run in found.finished) / 3
+    assert f"RP {mean:.4f} ± " in out
+    assert main(["run", "toy", "--seed", "2", "--out", "one", "--quiet", *SMALL]) == 0
+    (single,) = load("one").finished
+    (same,) = (run for run in found.finished if run.seed == 2)
+    assert same.metric("RP") == pytest.approx(single.metric("RP"), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["toy", "--replicas", "0"], "--replicas must be at least 1, got 0"),
+        (["toy", "--replicas", "2", "--log", "wandb"], "`longtail report DIR --log TOOL`"),
+        (["nlp5", "--miniature", "--replicas", "2"], "`longtail study FILE` with seeds"),
+    ],
+)
+def test_replicas_that_cannot_be_point_to_what_can(args, message, capsys):
+    assert main(["run", *args]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("runs").exists()

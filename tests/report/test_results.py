@@ -1,10 +1,12 @@
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.made_up_runs import config, identity, sizes, write_run, write_stack, write_study
 
+from longtail.names import METRICS
 from longtail.report.command import write
 from longtail.report.groups import group
 from longtail.report.labelling import label_names, policy_name
@@ -240,3 +242,41 @@ def test_what_a_plan_asks_of_a_report_in_the_wrong_kind_is_left_out_and_said(tmp
     results = load(tmp_path)
     write(results, tmp_path, with_figures=False, with_page=False)
     assert f"report.{next(iter(wrong))} = " in results.problems[0]
+
+
+def test_a_folder_may_be_named_by_a_text_and_becomes_a_frame(tmp_path: Path):
+    pytest.importorskip("pandas")
+    write_study(tmp_path / "out", seeds=2)
+    write_run(tmp_path / "out" / "runs" / "begun", config(seed=7), finished=False)
+    frame = load(str(tmp_path / "out")).to_pandas()
+    assert list(frame.columns) == ["id", "method", "policy", "seed", "status", *METRICS]
+    assert len(frame) == 13
+    means = frame[frame["status"] == "finished"].groupby(["method", "policy"])["RP"].mean()
+    assert means["derpp", "continual"] > means["finetune", "reset"]
+    assert frame[frame["status"] == "unfinished"]["RP"].isna().all()
+    (tmp_path / "empty").mkdir()
+    assert list(load(str(tmp_path / "empty")).to_pandas().columns) == list(frame.columns)
+
+
+def test_a_frame_without_pandas_says_what_to_install(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ValueError, match=r"longtail\[pandas\]"):
+        load(tmp_path).to_pandas()
+
+
+def test_a_users_method_is_called_by_its_name_unless_that_is_anothers(tmp_path: Path):
+    for i, (method, called) in enumerate(
+        [("mine:A", "anchor"), ("mine:B", "ewc"), ("mine:C", "twin"), ("yours:C", "twin")]
+    ):
+        folder = write_run(tmp_path / str(i), config(method))
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps({**summary, "method_name": called}))
+    write_run(tmp_path / "old", config("mine:D"))
+    found = {run.config["method"]: run.labels["method"] for run in load(tmp_path).runs}
+    assert found == {
+        "mine:A": "anchor",
+        "mine:B": "mine:B",
+        "mine:C": "mine:C",
+        "yours:C": "yours:C",
+        "mine:D": "mine:D",
+    }

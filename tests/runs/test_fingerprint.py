@@ -200,3 +200,26 @@ def test_what_changed_is_said_in_a_few_words() -> None:
     now = Fingerprint({"a.py": "1", "c.py": "2"})
     assert change(before, now) == "b.py is no longer part of the code and 1 more"
     assert change(Fingerprint(), Fingerprint({"a.py": "1"})) == "a.py is new"
+
+
+def test_an_optimizer_and_a_boundary_of_the_users_count_too(project: Project) -> None:
+    project.write(
+        "fp_optim",
+        """
+        from torch.optim import SGD
+
+        class Mine(SGD):
+            pass
+        """,
+    )
+    project.write(
+        "fp_boundary", "def forget(optimizer, model, task):\n    optimizer.state.clear()\n"
+    )
+    flags = {"train.optimizer": "fp_optim:Mine", "optimizer": "fp_boundary:forget"}
+    config = resolve("toy", flags=flags)
+    assert set(fingerprint.code_now(config).code) == {"fp_optim.py", "fp_boundary.py"}
+    config = resolve("toy", flags={"train.optimizer": "torch.optim:SGD"})
+    assert set(fingerprint.code_now(config).code) == {
+        "torch/optim/__init__.py",
+        "torch/optim/sgd.py",
+    }

@@ -6,7 +6,7 @@ from helpers.made_up_runs import config, write_run
 
 from longtail import cli
 from longtail.report.results import load
-from longtail.runs.loggers import LOGGERS, Logged, Logger, make, require
+from longtail.runs.loggers import LOGGERS, Logged, Logger, make, require, slug
 from longtail.runs.progress import Moment, Reporter
 from longtail.study.logged import log_result
 
@@ -26,7 +26,7 @@ def moment(done: int, rp: float | None) -> Moment:
 def run_logged(tool: str, folder: Path) -> None:
     inner = Noted()
     settings = {"train.lr": 0.1, "method": "ewc"}
-    tell = Logged(inner, lambda: [make(tool, "a run", settings, folder)])
+    tell = Logged(inner, lambda anew: [make(tool, "a run", settings, folder)])
     assert not any(folder.iterdir())
     tell.start("a run", 10, None)
     tell.update(moment(1, None))
@@ -43,7 +43,7 @@ def test_tensorboard_event_files(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run_logged("tensorboard", tmp_path)
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "a_run")).Reload()
     assert [(e.step, e.value) for e in events.Scalars("RP")] == [(2, 0.5), (4, 0.75)]
     assert events.Scalars("final/LP")[0].value == pytest.approx(0.8)
     assert "final/FGT" not in events.Tags()["scalars"]
@@ -110,7 +110,7 @@ def test_finished_run_is_logged_from_its_files(tmp_path: Path, seen: list[tuple]
     write_run(tmp_path, config("ewc", seed=3))
     (run,) = load(tmp_path).runs
     log_result(run, ["memory"], tmp_path)
-    assert seen[0] == ("ewc-continual-s3", 0.01)
+    assert seen[0] == ("ewc continual, seed 3", 0.01)
     assert seen[-2] == (
         12,
         pytest.approx(json.loads((tmp_path / "summary.json").read_text())["RP"]),
@@ -132,3 +132,51 @@ def test_unknown_and_uninstalled_tools_are_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(LOGGERS["mlflow"], "extra", "no_such_package")
     with pytest.raises(ValueError, match=r"--log mlflow needs its package: pip install"):
         require("mlflow")
+
+
+class Events(Logger):
+    """Writes where TensorBoard would, without it."""
+
+    together = True
+    forget = staticmethod(LOGGERS["tensorboard"].forget)
+
+    def __init__(self, name, config, folder):
+        self.folder = folder / "tensorboard" / slug(name)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        count = len(list(self.folder.iterdir()))
+        (self.folder / f"events.out.tfevents.{count}").write_text("")
+
+
+STUDY = """
+benchmark = "toy"
+optimizers = ["reset"]
+seeds = [0, 1]
+stack = {stack}
+[data]
+tasks = 4
+zero_shot = 0
+[grid]
+"train.lr" = [0.1, 0.01]
+"""
+
+
+@pytest.mark.parametrize("stack", ["true", "false"])
+def test_tensorboard_shows_a_study_with_names_that_a_person_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: str
+):
+    monkeypatch.setitem(LOGGERS, "events", Events)
+    (tmp_path / "s.toml").write_text(STUDY.format(stack=stack))
+    command = ["study", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out"), "--quiet"]
+    command += ["--no-report", "--log", "events"]
+    assert cli.main(command) == 0
+    assert cli.main([*command, "--fresh"]) == 0  # whose curves take the place of the others
+    found = {path.name: len(list(path.iterdir())) for path in tmp_path.glob("out/tensorboard/*")}
+    assert found == {
+        f"finetune_reset_lr_{lr}_seed_{seed}": 1 for lr in (0.1, 0.01) for seed in (0, 1)
+    }
+    assert len(load(tmp_path / "out").finished) == 4
+
+
+def test_names_of_folders_lead_nowhere_else():
+    assert slug("../../etc: a/b, seed 1") == "etc._ab_seed_1"
+    assert slug("///") == "run"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.user_project import Project
 
 from longtail.support.user_code import owner, project_files, sources
@@ -65,25 +67,30 @@ def test_whose_a_file_is(tmp_path: Path) -> None:
     assert owner(str(tmp_path / "mine.py")) == "user"
 
 
-def test_a_package_that_is_installed_stands_for_itself(project: Project) -> None:
-    """A method of somebody's package changes with a new version of it."""
-    project.write("site-packages.uc_installed.__init__", "from . import core")
-    project.write("site-packages.uc_installed.core", "import uc_other")
+def test_an_installed_package_is_known_by_its_version(project: Project) -> None:
+    assert sources("torch.optim") == {
+        "torch/optim/__init__.py": (
+            Path(torch.optim.__file__),
+            f"version {metadata.version('torch')}",
+        )
+    }
+    project.write("site-packages.uc_installed", "import uc_other")
     project.write("site-packages.uc_other", "")
     project.monkeypatch.syspath_prepend(project.folder / "site-packages")
-    found = project_files("uc_installed")
-    assert set(found) == {"uc_installed/__init__.py", "uc_installed/core.py"}
+    ((name, source),) = sources("uc_installed").items()
+    assert (name, len(source.mark)) == ("uc_installed.py", 64)
+    assert sources("longtail.methods") == {}
 
 
 def test_the_code_is_what_was_imported_not_what_is_on_the_disk(project: Project) -> None:
     path = project.write("uc_edited", "x = 1")
     importlib.import_module("uc_edited")
-    before = sources("uc_edited")["uc_edited.py"].sha256
+    before = sources("uc_edited")["uc_edited.py"].mark
     path.write_text("x = 22")
-    assert sources("uc_edited")["uc_edited.py"].sha256 == before
+    assert sources("uc_edited")["uc_edited.py"].mark == before
     project.forget()
     importlib.import_module("uc_edited")
-    assert sources("uc_edited")["uc_edited.py"].sha256 != before
+    assert sources("uc_edited")["uc_edited.py"].mark != before
 
 
 def test_a_file_that_is_no_python_is_a_leaf(project: Project) -> None:

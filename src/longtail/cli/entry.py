@@ -61,6 +61,10 @@ def make_parser(command: str | None) -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code: 0, 1 (failed), 2 (bad input), 130 or 143 (stopped)."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could follow
+        from longtail.cli.completion import complete
+
+        return complete(make_parser)
     argv = list(sys.argv[1:] if argv is None else argv)
     _print_anything()
     interrupts: list[int] = []

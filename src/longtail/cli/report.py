@@ -78,5 +78,5 @@ def main(args: argparse.Namespace) -> int:
         from longtail.study.logged import log_result  # and with it torch, which takes seconds
 
         for finished in load(args.folder).finished:
-            log_result(finished, args.log, (args.out or args.folder) / "logs" / finished.id)
+            log_result(finished, args.log, args.out or args.folder)
     return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,13 @@ from longtail.cli.parser import Parser
 
 if TYPE_CHECKING:
     from longtail.runs.config import Option, RunConfig
+    from longtail.runs.session import RunOptions
 
 EXAMPLES = """examples:
   longtail run toy                                     finetune with Continual AdamW, seed 0
   longtail run toy --method derpp --buffer 200         a method and one of its settings
   longtail run toy --optimizer reset --seed 3          the same sequence without moment carry-over
+  longtail run toy --replicas 5                        seeds 0 to 4 as one program, and their mean
   longtail run toy --config my.toml --set train.lr=3e-4
   longtail run toy --train-optimizer sgd --momentum 0.9   another optimizer and its settings
   longtail run toy --method ewc --help                 all settings, with their defaults
@@ -24,7 +27,7 @@ unless your own code or the data files it read have changed: then it is computed
 """
 USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] [settings]"
 RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}
-RESERVED |= {"help", "benchmark", "stop-on-nan", "keep", "fresh"}
+RESERVED |= {"help", "benchmark", "stop-on-nan", "keep", "fresh", "replicas"}
 TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
 TITLES |= {"optim": "the optimizer"}
 
@@ -43,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="optimizer policy: continual, reset, carry or module:function (default: continual)",
     )
     add("--seed", default=argparse.SUPPRESS, metavar="N", help="seed of the run (default: 0)")
+    add(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="train N seeds, from --seed on, as one program; for more: longtail study",
+    )
     add("--config", type=Path, metavar="FILE", help="settings from a TOML file; flags override it")
     add(
         "--set",
@@ -169,10 +178,12 @@ def _metavar(kind: str) -> str:
     return kind if len(kind) <= 24 else "VALUE"
 
 
-def default_out(config: RunConfig) -> Path:
+def default_out(config: RunConfig, replicas: int | None = None) -> Path:
     parts = [config.benchmark, config.method, config.optimizer, f"s{config.seed}"]
     if config.train.optimizer not in ("adamw", "adam"):
         parts.insert(2, config.train.optimizer)
+    if replicas is not None:
+        parts.append(f"x{replicas}")
     return Path("runs") / "-".join(parts).replace(":", ".").replace("/", "-")
 
 
@@ -183,7 +194,7 @@ def main(args: argparse.Namespace) -> int:
     from longtail.runs.session import RunOptions, train_run
 
     config = resolve(args.benchmark, args.config, args.flags, args.set)
-    out = args.out or default_out(config)
+    out = args.out or default_out(config, args.replicas)
     options = RunOptions(
         args.device,
         args.threads,
@@ -192,6 +203,35 @@ def main(args: argparse.Namespace) -> int:
         keep=args.keep,
         fresh=args.fresh,
     )
+    if args.replicas is not None:
+        return train_replicas(config, out, options, args)
     tell = logged(reporter(args.quiet, args.json), args.log, config, out)
     train_run(config, out, options, reporter=tell)
+    return 0
+
+
+def train_replicas(
+    config: RunConfig, out: Path, options: RunOptions, args: argparse.Namespace
+) -> int:
+    """Trains seeds as one program where the benchmark can, and prints their mean."""
+    from longtail.runs.config import load_benchmark
+    from longtail.runs.progress import reporter
+    from longtail.runs.session import train_stack
+    from longtail.runs.summary import mean_summary
+
+    if args.replicas < 1:
+        raise ValueError(f"--replicas must be at least 1, got {args.replicas}")
+    if not load_benchmark(config.benchmark).can_stack(config.data):
+        raise ValueError(
+            f"--replicas: {config.benchmark} does not train as one program with these settings; "
+            '`longtail study FILE` with seeds = "0-4" trains such runs one by one'
+        )
+    if args.log:
+        raise ValueError(
+            "--log is for one run; `longtail report DIR --log TOOL` logs replicas that are done"
+        )
+    configs = [replace(config, seed=config.seed + i) for i in range(args.replicas)]
+    tell = reporter(args.quiet, args.json)
+    entries = train_stack(configs, out, options, reporter=tell)
+    tell.finish(mean_summary([entry["summary"] for entry in entries]), str(out))
     return 0

@@ -42,6 +42,7 @@ from torch.optim.optimizer import (
     _view_as_real,
 )
 
+from longtail.names import FirstMoment, SecondMoment
 from longtail.optim import state as _state
 from longtail.optim._torch import graph_capture_health_check, light_step, unmarked
 from longtail.optim.kernels import GroupKernels, Kernels, uses_fused
@@ -134,8 +135,8 @@ class ContinualAdam(Optimizer):
         weight_decay: float = 0.0,
         *,
         beta3: float = 0.9,
-        first_moment: str = "reset",
-        second_moment: str = "task",
+        first_moment: FirstMoment = "reset",
+        second_moment: SecondMoment = "task",
         foreach: bool | None = None,
         maximize: bool = False,
         capturable: bool = False,
@@ -675,8 +676,8 @@ def continual_adam(
     weight_decay: float,
     eps: float,
     maximize: bool,
-    first_moment: str = "reset",
-    second_moment: str = "task",
+    first_moment: FirstMoment = "reset",
+    second_moment: SecondMoment = "task",
 ) -> None:
     """Functional form of a step, with the arguments that torch gives those of its optimizers.
 

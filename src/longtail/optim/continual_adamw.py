@@ -3,6 +3,7 @@
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from longtail.names import FirstMoment, SecondMoment
 from longtail.optim.continual_adam import ContinualAdam
 
 
@@ -60,8 +61,8 @@ class ContinualAdamW(ContinualAdam):
         weight_decay: float = 1e-2,
         *,
         beta3: float = 0.9,
-        first_moment: str = "reset",
-        second_moment: str = "task",
+        first_moment: FirstMoment = "reset",
+        second_moment: SecondMoment = "task",
         foreach: bool | None = None,
         maximize: bool = False,
         capturable: bool = False,

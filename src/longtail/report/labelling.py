@@ -66,6 +66,18 @@ def label_names(keys: Sequence[str], taken: Collection[str] = ()) -> dict[str, s
     }
 
 
+def run_name(labels: Mapping[str, Any], seed: int) -> str:
+    """A run in a few words.
+
+    >>> run_name({"method": "ewc", "policy": "reset", "lr": 0.1}, 3)
+    'ewc reset, lr 0.1, seed 3'
+    """
+    rest = "".join(
+        f", {k} {v}" for k, v in labels.items() if k not in ("method", "policy", "row", "seed")
+    )
+    return f"{labels['method']} {labels['policy']}{rest}, seed {seed}"
+
+
 def method_labels(named: Mapping[str, str]) -> dict[str, str]:
     """What to call methods: by the name each has, unless another has it too, or one of ours.
 

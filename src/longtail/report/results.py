@@ -11,10 +11,11 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from longtail.names import METRICS
 from longtail.report.labelling import label
 from longtail.report.reading import (
     names_of,
@@ -26,6 +27,9 @@ from longtail.report.reading import (
 )
 from longtail.runs.files import RunFiles, StackFiles, StudyFiles
 from longtail.runs.integrity import damage, identity, wrong_score
+
+if TYPE_CHECKING:
+    import pandas
 
 SKIPPED = {
     RunFiles.SNAPSHOTS,
@@ -230,13 +234,36 @@ class Results:
         text += f", {damaged} damaged" if damaged else ""
         return text + (f"; {shown} are selected and shown." if self.not_selected else ".")
 
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a run: its id, labels, seed and state, and the four metrics of finished ones.
 
-def load(folder: Path) -> Results:
+        Metrics are as in summary.json, NaN for a run that diverged. `longtail report --parquet` has
+        every score.
+
+        Example:
+            >>> frame = load("runs/my").to_pandas()  # doctest: +SKIP
+            >>> frame.groupby(["method", "policy"])["RP"].mean()  # doctest: +SKIP
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ValueError("A frame needs pandas: pip install 'longtail[pandas]'") from None
+        rows = [
+            {"id": run.id, **run.labels, "seed": run.seed, "status": run.status}
+            | {name: run.metric(name) for name in METRICS}
+            for run in self.runs
+        ]
+        columns = ["id", "method", "policy", "seed", "status", *METRICS]
+        return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=columns)
+
+
+def load(folder: str | Path) -> Results:
     """Reads every run and stack below `folder`.
 
     Raises:
         ValueError: when there is no such folder.
     """
+    folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"No folder {folder}")
     problems: list[str] = []

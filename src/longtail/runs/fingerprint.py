@@ -25,6 +25,7 @@ from typing import Any
 
 from longtail import benchmarks
 from longtail.runs.config import RunConfig, load_benchmark, method_class
+from longtail.support.modules import import_object
 from longtail.support.opened import content, listen, listen_below, read_by
 from longtail.support.user_code import sources
 
@@ -36,7 +37,7 @@ class Fingerprint:
     """The code and the data of a run.
 
     Args:
-        code: SHA-256 of source files, by their names in the project.
+        code: SHA-256 of source files, by their names in the project; of installed ones a version.
         data: size and SHA-256 of files by their paths as the code named them, or of all files that
             a pattern stands for, as ``images/*.png``.
     """
@@ -65,10 +66,16 @@ def read(content: Any) -> Fingerprint | None:
 
 
 def user_modules(config: RunConfig) -> tuple[str, ...]:
-    """The modules that a user named, or wrote the method of this run in; none where all is ours."""
+    """The modules that a user named for benchmark, method, optimizer or policy, or wrote them in.
+
+    None where all is ours.
+    """
     named = [] if config.benchmark in benchmarks.BENCHMARKS else [config.benchmark]
-    if ":" in config.method:
-        named.append(config.method.partition(":")[0])
+    for path in (config.method, config.train.optimizer, config.optimizer):
+        if ":" in path:
+            module = path.partition(":")[0]
+            found = import_object(path)
+            named += [module, getattr(found, "__module__", None) or module]
     named.append(method_class(config.method).__module__)
     return tuple(dict.fromkeys(n for n in named if n.partition(".")[0] != "longtail"))
 
@@ -77,7 +84,7 @@ def code_now(config: RunConfig) -> Fingerprint:
     """The code that this process would train a run with; of its data nothing is known yet."""
     code: dict[str, str] = {}
     for module in user_modules(config):
-        code |= {name: source.sha256 for name, source in sources(module).items()}
+        code |= {name: source.mark for name, source in sources(module).items()}
     return Fingerprint(dict(sorted(code.items())))
 
 

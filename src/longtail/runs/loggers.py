@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.names import METRICS
-from longtail.runs.config import flatten
+from longtail.runs.config import flatten, own_name
 from longtail.runs.progress import Moment, Reporter
 from longtail.runs.values import unknown
 
@@ -30,12 +30,17 @@ class Logger:
     Args:
         name: of the run, as the tool shows it.
         config: all settings, flat: {"train.lr": 0.1}.
-        folder: where files go; the run's own folder.
+        folder: where files go: of the run or, where ``together``, of the study it is one of.
     """
 
     extra = ""
+    together = False
 
     def __init__(self, name: str, config: Mapping[str, Any], folder: Path) -> None: ...
+
+    @staticmethod
+    def forget(name: str, folder: Path) -> None:
+        """Remove what an earlier run of this name left, where the tool would mix the two."""
 
     def log(self, values: Mapping[str, float], step: int) -> None: ...
 
@@ -43,14 +48,20 @@ class Logger:
 
 
 class TensorBoard(Logger):
-    """Event files in `<folder>/tensorboard`."""
+    """Event files in `<folder>/tensorboard/<name>`: TensorBoard calls a run by its folder."""
 
     extra = "tensorboard"
+    together = True
+
+    @staticmethod
+    def forget(name: str, folder: Path) -> None:
+        for path in (folder / "tensorboard" / slug(name)).glob("events.out.tfevents.*"):
+            path.unlink()
 
     def __init__(self, name: str, config: Mapping[str, Any], folder: Path) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.writer = SummaryWriter(str(folder / "tensorboard" / slug(name)))
         rows = "\n".join(f"    {k} = {v}" for k, v in config.items())
         self.writer.add_text("settings", f"{name}\n\n{rows}")
 
@@ -119,6 +130,16 @@ class MLflow(Logger):
         self.client.set_terminated(self.run)
 
 
+def slug(name: str) -> str:
+    """A name for a folder that a person can read.
+
+    >>> slug("my:Anchor continual, lr 0.1, seed 3")
+    'my.Anchor_continual_lr_0.1_seed_3'
+    """
+    text = "".join(c if c.isalnum() or c in "._-+= " else "." if c == ":" else "" for c in name)
+    return "_".join(text.split()).strip(".")[:120] or "run"
+
+
 LOGGERS: dict[str, type[Logger]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
@@ -151,12 +172,12 @@ class Logged(Reporter):
 
     every = 1.0
 
-    def __init__(self, inner: Reporter, make_loggers: Callable[[], list[Logger]]) -> None:
+    def __init__(self, inner: Reporter, make_loggers: Callable[[bool], list[Logger]]) -> None:
         self.inner, self.make_loggers = inner, make_loggers
         self.loggers: list[Logger] = []
 
     def start(self, title: str, tasks: int, resumed: int | None) -> None:
-        self.loggers = self.make_loggers()
+        self.loggers = self.make_loggers(resumed is None)
         self.inner.start(title, tasks, resumed)
 
     def update(self, moment: Moment) -> None:
@@ -178,15 +199,40 @@ class Logged(Reporter):
         self.inner.close()
 
 
-def logged(inner: Reporter, tools: Sequence[str], config: Any, folder: Path) -> Reporter:
-    """`inner`, with a logger of this run for every tool named."""
+def logged(
+    inner: Reporter,
+    tools: Sequence[str],
+    config: Any,
+    folder: Path,
+    *,
+    name: str = "",
+    study: Path | None = None,
+) -> Reporter:
+    """`inner`, with a logger of this run for every tool named.
+
+    Args:
+        inner: what shows the run here.
+        tools: names in `LOGGERS`.
+        config: of the run.
+        folder: of the run.
+        name: as a study calls the run; where none is given, by what it is.
+        study: the study's folder, for tools that show runs of one folder together.
+    """
     if not tools:
         return inner
     tree = config.as_dict()
-    name = f"{tree['benchmark']}-{tree['method']}-{tree['optimizer']}-s{tree['seed']}"
+    method = own_name(config.method)
+    name = name or f"{tree['benchmark']}-{method}-{tree['optimizer']}-s{tree['seed']}"
     for tool in tools:
         require(tool)
-    return Logged(inner, lambda: [make(tool, name, flatten(tree), folder) for tool in tools])
+
+    def make_loggers(anew: bool) -> list[Logger]:
+        places = {tool: study if study and LOGGERS[tool].together else folder for tool in tools}
+        for tool in tools if anew else ():
+            LOGGERS[tool].forget(name, places[tool])
+        return [make(tool, name, flatten(tree), places[tool]) for tool in tools]
+
+    return Logged(inner, make_loggers)
 
 
 def finite_metrics(summary: Mapping[str, Any]) -> dict[str, float]:

@@ -73,7 +73,7 @@ class Lines(Reporter):
         self._print(f"{moment.done}/{moment.tasks} tasks, now {task}{rp}{left}")
 
     def finish(self, summary: Mapping[str, Any], out: str) -> None:
-        values = "  ".join(f"{k} {show(summary.get(k))}" for k in METRICS)
+        values = "  ".join(f"{k} {show(summary, k)}" for k in METRICS)
         self._print(f"{values}  in {out}")
 
     def _print(self, text: str) -> None:
@@ -204,13 +204,17 @@ def print_summary(summary: Mapping[str, Any], out: str, console: Console | None 
     table = Table(box=None, pad_edge=False, title_justify="left")
     for name, meaning in METRICS.items():
         table.add_column(f"{name} [dim]{meaning}[/dim]", justify="right")
-    table.add_row(*(show(summary.get(name)) for name in METRICS))
+    table.add_row(*(show(summary, name) for name in METRICS))
     console.print(table)
     console.print(f"score: {summary.get('score', '?')}; run folder: {out}", highlight=False)
 
 
-def show(value: Any) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def show(summary: Mapping[str, Any], name: str) -> str:
+    """A metric, of several runs with its standard error."""
+    value, error = summary.get(name), summary.get(f"{name}_se")
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if error is None else f"{value:.4f} ± {error:.4f}"
 
 
 def duration(seconds: float) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from longtail.metrics import breakdown, curve, summary
+from longtail.names import METRICS
 from longtail.runs.build import Stack
 from longtail.runs.config import RunConfig, own_name, policy_fields, policy_named
 from longtail.runs.progress import finite
@@ -87,6 +88,21 @@ def stack_summaries(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.nd
     }
     arrays |= {"after": after, "test_sizes": sequence.test_sizes}
     return entries, arrays | {"train_sizes": sequence.train_sizes}
+
+
+def mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The metrics of several runs in one: their means, and standard errors of two or more.
+
+    Runs that diverged count in none of them.
+    """
+    sound = [s for s in summaries if s.get("diverged_at") is None]
+    found: dict[str, Any] = {"runs": len(sound)}
+    for name in METRICS:
+        values = np.array([s[name] for s in sound if s.get(name) is not None])
+        found[name] = float(values.mean()) if len(values) else None
+        if len(values) > 1:
+            found[f"{name}_se"] = float(values.std(ddof=1) / len(values) ** 0.5)
+    return found
 
 
 def _listed(values: Any) -> Any:

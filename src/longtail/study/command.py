@@ -16,7 +16,7 @@ from rich.text import Text
 from longtail.report.reading import read_plan
 from longtail.runs.config import cannot_stack
 from longtail.runs.files import StudyFiles
-from longtail.runs.fingerprint import code_now
+from longtail.runs.fingerprint import code_now, user_modules
 from longtail.runs.loggers import require
 from longtail.study.display import Overview, overview
 from longtail.study.estimate import estimate
@@ -175,7 +175,7 @@ def make_plan(
 
 def code_of(runs: list[Planned]) -> dict[str, str]:
     """The user's source files behind the runs of a study, and their SHA-256, as they are now."""
-    kinds = {(run.config.benchmark, run.config.method): run.config for run in runs}
+    kinds = {user_modules(run.config): run.config for run in runs}
     return {k: v for config in kinds.values() for k, v in code_now(config).code.items()}
 
 
@@ -277,4 +277,4 @@ def show_plan(
     text = f"{len(wanted)} runs, {len(wanted) - count} finished; to do: {count} runs in {stacks} "
     console.print(Text(text + f"stacks and {len(jobs) - stacks} single runs, below {out}"))
     if jobs and not options.quiet:
-        console.print(Text(estimate(jobs, options.processes, options.jobs.device)))
+        console.print(Text(estimate(jobs, found, options.processes, options.jobs.device)))

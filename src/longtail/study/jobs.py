@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from longtail import benchmarks
+from longtail.report.labelling import run_name
 from longtail.report.results import load
 from longtail.runs.config import RunConfig, cannot_stack, stack_key, variant_key
 from longtail.runs.files import RunFiles, StackFiles, StudyFiles
@@ -37,6 +38,7 @@ class Job:
     folder: str  # relative to the study's
     configs: tuple[RunConfig, ...]
     name: str
+    names: tuple[str, ...] = ()  # of its runs
 
     @property
     def stacked(self) -> bool:
@@ -52,6 +54,7 @@ class JobOptions(RunOptions):
     """How a study's jobs are trained; none of it changes a score."""
 
     log: tuple[str, ...] = ()  # tools of `loggers`
+    log_apart: bool = False  # each job in its own folder, where no other is sent back
 
 
 def finished_runs(out: Path) -> dict[str, RunFiles | StackFiles]:
@@ -160,19 +163,18 @@ def _stack(runs: list[Planned], identity: str | None = None) -> Job:
     ids = "\n".join(run.id for run in runs)
     identity = identity or hashlib.sha256(ids.encode()).hexdigest()[:12]
     configs = tuple(run.config for run in runs)
-    methods = sorted({run.config.method for run in runs})
+    methods = sorted({str(run.labels["method"]) for run in runs})
     return Job(
         identity,
         f"{StudyFiles.STACKS}/{identity}",
         configs,
         f"{len(runs)} runs, {' '.join(methods)}",
+        tuple(map(name, runs)),
     )
 
 
 def name(run: Planned) -> str:
-    labels = {k: v for k, v in run.labels.items() if k not in ("method", "policy", "row")}
-    rest = "".join(f", {k} {v}" for k, v in labels.items())
-    return f"{run.labels['method']} {run.labels['policy']}{rest}, seed {run.config.seed}"
+    return run_name(run.labels, run.config.seed)
 
 
 Send = Callable[[str, dict[str, Any]], None]
@@ -209,9 +211,12 @@ def train_job(job: Job, out: Path, options: JobOptions, send: Send) -> None:
     try:
         _clear_damaged(files)
         if job.stacked:
-            _train_stack(job, files.folder, options, tell)
+            _train_stack(job, out, options, tell)
         else:
-            logging = logged(tell, options.log, job.configs[0], files.folder)
+            study = None if options.log_apart else out
+            logging = logged(
+                tell, options.log, job.configs[0], files.folder, name=job.name, study=study
+            )
             train_run(job.configs[0], files.folder, options, reporter=logging)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
@@ -224,14 +229,16 @@ def train_job(job: Job, out: Path, options: JobOptions, send: Send) -> None:
     send("finished", {"rp": tell.rp})
 
 
-def _train_stack(job: Job, folder: Path, options: JobOptions, tell: Reporter) -> None:
+def _train_stack(job: Job, out: Path, options: JobOptions, tell: Reporter) -> None:
     """Trains several runs as one program, and logs each from what it wrote."""
+    folder = out / job.folder
     entries = train_stack(job.configs, folder, options, reporter=tell)
     found = [e["summary"].get("RP") for e in entries]
     known = [rp for rp in found if rp is not None]
     tell.finish({"RP": sum(known) / len(known) if known else None}, str(folder))
+    planned = {config.id: name for config, name in zip(job.configs, job.names, strict=True)}
     for run in load(folder).runs if options.log else ():
-        log_result(run, options.log, folder / "logs" / run.id)
+        log_result(run, options.log, folder if options.log_apart else out, name=planned[run.id])
 
 
 def _free_memory() -> None:

@@ -6,16 +6,27 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from longtail.report.labelling import run_name
 from longtail.report.results import Result
-from longtail.runs.loggers import finite_metrics, make
+from longtail.runs.loggers import LOGGERS, finite_metrics, make, require
 from longtail.runs.values import flatten
 
 
-def log_result(run: Result, tools: Sequence[str], folder: Path) -> None:
-    """A finished run, from its files: every point of the RP curve, then the metrics."""
-    name = "-".join(str(v) for v in run.labels.values()) + f"-s{run.seed}"
+def log_result(run: Result, tools: Sequence[str], folder: Path, *, name: str = "") -> None:
+    """A finished run, from its files: every point of the RP curve, then the metrics.
+
+    Args:
+        run: finished.
+        tools: names in `LOGGERS`.
+        folder: of the study, or whatever holds the run.
+        name: as a study calls it; where none is given, by its labels.
+    """
+    name = name or run_name(run.labels, run.seed)
     for tool in tools:
-        logger = make(tool, name, flatten(run.config), folder)
+        require(tool)
+        place = folder if LOGGERS[tool].together else folder / "logs" / run.id
+        LOGGERS[tool].forget(name, place)
+        logger = make(tool, name, flatten(run.config), place)
         if run.scores is not None:
             for after, rp in zip(run.scores.after, run.scores.curve, strict=True):
                 if math.isfinite(rp):

@@ -113,7 +113,7 @@ def train_job_remotely(
         (held.append((kind, content)) if kind in ("finished", "failed") else send(kind, content))
 
     try:
-        train_job(job, local, options, send_after_files)
+        train_job(job, local, dataclasses.replace(options, log_apart=True), send_after_files)
     finally:
         stop.set()
         sender.join()

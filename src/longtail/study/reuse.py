@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from longtail.names import __version__
 from longtail.runs.files import RunFiles, StackFiles, StudyFiles
-from longtail.runs.fingerprint import Fingerprint, change, code_now, depends_on_files
+from longtail.runs.fingerprint import Fingerprint, change, code_now, depends_on_files, user_modules
 from longtail.runs.fingerprint import read as read_fingerprint
 from longtail.study.expand import Planned
 from longtail.support.files import parse_json
@@ -27,7 +27,7 @@ class Survey:
         reused: wanted runs that need not be computed again.
         anew: wanted runs that are finished and are computed again.
         outside: runs of the study that are not wanted now and would be computed again.
-        folders: where the runs of ``anew`` are.
+        folders: where the runs of ``reused`` and ``anew`` are.
         wanted: ids of all wanted runs.
         fresh: whether all of them were asked for anew.
     """
@@ -70,7 +70,7 @@ class Survey:
         Raises:
             ValueError: it shares a stack with runs that are still good.
         """
-        folders = list(self.folders.values())
+        folders = [self.folders[run.id] for runs in self.anew.values() for run in runs]
         if self.fresh:  # what was begun, too
             begun = [files.stack(i) for i, ids in stacks.items() if self.wanted & {*ids}]
             for stack in (f for f in (*folders, *begun) if isinstance(f, StackFiles)):
@@ -106,22 +106,22 @@ def survey(
         fresh: compute all that is wanted anew.
     """
     found = Survey(wanted=frozenset(run.id for run in wanted), fresh=fresh)
-    changes: dict[tuple[str, str, str], str | None] = {}
+    changes: dict[tuple[str, tuple[str, ...]], str | None] = {}
     for run in {run.id: run for run in (*wanted, *listed)}.values():
         files = finished.get(run.id)
         if files is None:
             continue
         asked = run.id in found.wanted
-        key = str(files.folder), run.config.benchmark, run.config.method
+        key = str(files.folder), user_modules(run.config)
         if key not in changes:
             changes[key] = "--fresh was given" if fresh and asked else _changed(run, files)
         why = changes[key]
+        if asked:
+            found.folders[run.id] = files
         if why is None and asked:
             found.reused.setdefault(_reason(run, files), []).append(run)
         elif why is not None:
             (found.anew if asked else found.outside).setdefault(why, []).append(run)
-            if asked:
-                found.folders[run.id] = files
     return found
 
 

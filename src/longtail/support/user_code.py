@@ -13,6 +13,7 @@ import hashlib
 import sys
 import sysconfig
 from collections.abc import Iterator
+from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -42,10 +43,14 @@ def _pythons() -> tuple[Path, ...]:
 
 
 class Source(NamedTuple):
-    """A source file of the user's, and the SHA-256 of what is in it."""
+    """A source file of the user's, and the SHA-256 of what is in it.
+
+    Of an installed package the module that was named, and the package's version: thousands of
+    files may be behind it, and they change together.
+    """
 
     path: Path
-    sha256: str
+    mark: str
 
 
 _known: dict[str, tuple[ModuleSpec | None, dict[str, Source]]] = {}
@@ -60,19 +65,34 @@ def sources(module: str) -> dict[str, Source]:
     loaded = sys.modules.get(module)
     spec = None if loaded is None else loaded.__spec__
     if module not in _known or _known[module][0] is not spec:
-        files = sorted(project_files(module).items())
-        found = {n: Source(p, hashlib.sha256(p.read_bytes()).hexdigest()) for n, p in files}
-        _known[module] = spec, found
+        files = [(name, path, "") for name, path in sorted(project_files(module).items())]
+        marked = {n: Source(p, v or _sha256(p)) for n, p, v in files or _installed(module)}
+        _known[module] = spec, marked
     return _known[module][1]
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _installed(module: str) -> list[tuple[str, Path, str]]:
+    """A module that is no user's, and the version of its package where that is known."""
+    path = _locate(module)
+    if path is None or owner(str(path)) == "ours":
+        return []
+    try:
+        version = f"version {metadata.version(module.partition('.')[0])}"
+    except metadata.PackageNotFoundError:
+        version = ""
+    return [(_label(module, path), path, version)]
 
 
 def project_files(module: str) -> dict[str, Path]:
     """The source files of a module and of what it imports of its project, by name.
 
-    Of the project is what is a user's, and what shares the module's package, which may be
-    installed. Files are named as from the project's root: ``my_package/losses.py``.
+    Of the project is what is a user's: neither ours nor installed. Files are named as from the
+    project's root: ``my_package/losses.py``.
     """
-    package = module.partition(".")[0]
     waiting, seen, found = [module], set(), {}
     while waiting:
         name = waiting.pop()
@@ -82,10 +102,7 @@ def project_files(module: str) -> dict[str, Path]:
         if parent := name.rpartition(".")[0]:  # is executed before its modules
             waiting.append(parent)
         path = _locate(name)
-        whose = None if path is None else owner(str(path))
-        if path is None or whose == "ours":
-            continue
-        if whose == "user" or name.partition(".")[0] == package:
+        if path is not None and owner(str(path)) == "user":
             found[_label(name, path)] = path
             waiting += _imported(path, name)
     return found

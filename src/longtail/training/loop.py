@@ -23,6 +23,7 @@ from longtail.replicas import lead_of, parameter_groups
 from longtail.support.random import Seed, permutation
 from longtail.tasks import Evaluator, Examples, TaskSequence
 from longtail.tasks.examples import in_order, rows_device
+from longtail.tasks.keywords import accept_keywords
 from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.training.boundary import end_task, set_mode
 from longtail.training.cuda_graphs import GraphForward, GraphStep
@@ -65,7 +66,8 @@ class Run:
 
     Args:
         sequence: the tasks, on the model's device.
-        model: a plain module, or `Replicas` with one policy per entry of `policies`.
+        model: a plain module, or `Replicas` with one policy per entry of `policies`. One that takes
+            its inputs by name, as those of Hugging Face do, is given inputs that are dicts so.
         method: built on that model.
         policies: optimizer policies, one for a plain module.
         settings: see `TrainSettings`.
@@ -89,6 +91,8 @@ class Run:
         optim: Mapping[str, Any] | None = None,
     ) -> None:
         _check_replicas(model, sequence, seed)
+        if not lead_of(model):
+            accept_keywords(model)
         self.sequence, self.model, self.method = sequence, model, method
         self.policies, self.settings, self.seed = list(policies), settings, seed
         self.evaluate = as_evaluator(evaluate)  # None for no evaluation
