@@ -122,6 +122,19 @@ def test_a_file_that_a_setting_names_counts_whoever_reads_it(project: Project) -
     assert list(data) == ["a.csv"]
 
 
+def test_weights_in_a_folder_that_a_setting_names_count_though_python_sees_none(
+    project: Project,
+) -> None:
+    project.write("fp_folder", BENCHMARK.format(file="'weeks.csv'"))
+    project.write_numbers(8)
+    Path("bert").mkdir()
+    Path("bert/model.safetensors").write_bytes(b"weights")
+    Path("bert/README.md").write_text("which nobody reads")
+    assert cli.main(["run", "fp_folder", "--file", "bert", "--quiet", "--out", "out"]) == 0
+    data = tomllib.loads(Path("out/config.toml").read_text())["fingerprint"]["data"]
+    assert set(data) == {"weeks.csv", str(Path("bert/model.safetensors"))}
+
+
 def test_a_benchmark_names_files_that_python_does_not_see(project: Project) -> None:
     text = BENCHMARK.format(file="'weeks.csv'")
     text = text.replace("(Settings, build)", "(Settings, build, files=lambda s: ['big.h5'])")

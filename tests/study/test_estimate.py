@@ -62,7 +62,7 @@ def test_what_takes_long_to_begin_is_not_waited_for(
     jobs = make_jobs(runs, tmp_path, stack=False, earlier={})
     monkeypatch.setattr(estimate, "LIMIT", 1.0)
     began = time.monotonic()
-    text = estimate.estimate(jobs, survey(runs, runs, finished_runs(tmp_path)), 1, "cpu")
+    text = estimate.estimate(jobs, survey(runs, runs, finished_runs(tmp_path), {}), 1, "cpu")
     assert text.startswith("No estimate: their first steps take longer than 1 s")
     assert time.monotonic() - began < 60
 

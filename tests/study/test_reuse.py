@@ -166,3 +166,18 @@ def test_runs_of_before_are_used_again_and_said_to_be(
     assert "what code and data they had was not recorded" in out
     assert "used again: the same settings, by longtail 0.0.1\n" in out
     assert "0 runs computed, 4 were finished before" in out
+
+
+def test_a_run_that_was_begun_with_other_code_is_refused_or_begins_again(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(project, "ru_begun")
+    assert study("--quiet") == 0
+    for path in Path("out").glob("runs/*/summary.json"):
+        path.unlink()  # as if all had been stopped at the end
+    prepare(project, "ru_begun", factor=-1.0)
+    assert study("--keep") == 2
+    assert "2 runs (scaled; seeds 0 to 1) are no longer what" in capsys.readouterr().err
+    assert study() == 0
+    assert "2 runs (scaled; seeds 0 to 1) are computed anew" in capsys.readouterr().err
+    assert len(load(Path("out")).finished) == 4

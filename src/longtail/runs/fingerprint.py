@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from glob import escape, iglob
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin, get_type_hints
 
 from longtail import benchmarks
 from longtail.runs.config import RunConfig, load_benchmark, method_class
@@ -29,6 +29,8 @@ from longtail.support.modules import import_object
 from longtail.support.opened import content, listen, listen_below, read_by
 from longtail.support.user_code import sources
 
+# Kinds of files that libraries open by themselves, where Python does not see it.
+NATIVE = (".safetensors", ".gguf", ".h5", ".hdf5", ".parquet", ".arrow")
 MOST_FILES = 200  # beyond, files of one folder and kind are one entry
 
 
@@ -108,14 +110,22 @@ class Watch:
         code = [source.path for module in self.modules for source in sources(module).values()]
         folders = [path for path in self.named if path.is_dir()]
         paths = [str(path) for path in self.named if path.is_file()]
+        beside = (path for folder in folders for path in folder.iterdir())
+        paths += [str(path) for path in beside if path.suffix in NATIVE and path.is_file()]
         paths += read_by(code, folders)
         return Fingerprint(code_now(self.config).code, _measured(paths))
 
 
 def _named(config: RunConfig) -> Iterator[Path]:
-    """Files and folders that settings of the benchmark name, or that it says it reads."""
-    values = [v for v in vars(config.data).values() if isinstance(v, str | Path) and str(v)]
-    files = load_benchmark(config.benchmark).files
+    """Files and folders that settings of the benchmark name, or that it says it reads.
+
+    A setting that is one of a few words names none, whatever lies in the current folder.
+    """
+    spec = load_benchmark(config.benchmark)
+    words = [n for n, hint in get_type_hints(spec.Settings).items() if get_origin(hint) is Literal]
+    given = {name: value for name, value in vars(config.data).items() if name not in words}
+    values = [v for v in given.values() if isinstance(v, str | Path) and str(v)]
+    files = spec.files
     declared = [] if files is None else list(files(config.data))
     for value in dict.fromkeys(map(str, (*values, *declared))):
         if "\0" not in value and len(value) < 4096 and os.path.exists(value):

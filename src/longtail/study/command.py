@@ -25,7 +25,7 @@ from longtail.study.file import Study, check_report, read_study
 from longtail.study.jobs import Job, JobOptions, finished_runs, make_jobs, name
 from longtail.study.local import train_jobs_here, train_jobs_in_processes
 from longtail.study.ray_engine import train_jobs_on_ray
-from longtail.study.reuse import Survey, survey
+from longtail.study.reuse import Survey, begun_runs, survey
 from longtail.support.files import FolderLock
 
 MOST_SHOWN = 200
@@ -97,7 +97,8 @@ def run_study(options: StudyOptions) -> int:
     earlier = before.get("stacks", {})
     finished = finished_runs(files.folder)
     listed = with_earlier(study, planned, before, set(finished))
-    found = survey(wanted, listed, finished, fresh=options.jobs.fresh)
+    begun = begun_runs(files, wanted, earlier)
+    found = survey(wanted, listed, finished, begun, fresh=options.jobs.fresh)
     if options.jobs.keep:
         found.refuse_anew()
     anew = {run.id for runs in found.anew.values() for run in runs}

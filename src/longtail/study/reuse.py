@@ -25,7 +25,7 @@ class Survey:
 
     Attributes:
         reused: wanted runs that need not be computed again.
-        anew: wanted runs that are finished and are computed again.
+        anew: wanted runs that are finished, or begun, and are computed again from the first task.
         outside: runs of the study that are not wanted now and would be computed again.
         folders: where the runs of ``reused`` and ``anew`` are.
         wanted: ids of all wanted runs.
@@ -46,11 +46,11 @@ class Survey:
     def sentences(self) -> Iterator[tuple[str, list[Planned], str]]:
         """(reused, anew or outside, runs, a sentence) for every reason."""
         for why, runs in self.reused.items():
-            yield "reused", runs, f"{_described(runs)} used again: {why}"
+            yield "reused", runs, f"{_described(runs, 'finished ')} used again: {why}"
         for why, runs in self.anew.items():
             yield "anew", runs, f"{_described(runs)} computed anew: {why}"
         for why, runs in self.outside.items():
-            yield "outside", runs, f"{_described(runs)} not asked for: {why}"
+            yield "outside", runs, f"{_described(runs, 'finished ')} not asked for: {why}"
 
     def refuse_anew(self) -> None:
         """`ValueError` where a finished run would be computed again, for --keep."""
@@ -94,31 +94,33 @@ def survey(
     wanted: Sequence[Planned],
     listed: Sequence[Planned],
     finished: Mapping[str, Files],
+    begun: Mapping[str, Files],
     *,
     fresh: bool = False,
 ) -> Survey:
-    """What becomes of the finished runs.
+    """What becomes of the runs that are there.
 
     Args:
         wanted: the runs asked for.
         listed: all runs that the study's tables show.
         finished: where runs have been computed, by id.
+        begun: where runs have not come to their end.
         fresh: compute all that is wanted anew.
     """
     found = Survey(wanted=frozenset(run.id for run in wanted), fresh=fresh)
     changes: dict[tuple[str, tuple[str, ...]], str | None] = {}
     for run in {run.id: run for run in (*wanted, *listed)}.values():
-        files = finished.get(run.id)
+        asked = run.id in found.wanted
+        files = finished.get(run.id) or (begun.get(run.id) if asked else None)
         if files is None:
             continue
-        asked = run.id in found.wanted
         key = str(files.folder), user_modules(run.config)
         if key not in changes:
             changes[key] = "--fresh was given" if fresh and asked else _changed(run, files)
         why = changes[key]
         if asked:
             found.folders[run.id] = files
-        if why is None and asked:
+        if why is None and asked and run.id in finished:
             found.reused.setdefault(_reason(run, files), []).append(run)
         elif why is not None:
             (found.anew if asked else found.outside).setdefault(why, []).append(run)
@@ -151,10 +153,23 @@ def _reason(run: Planned, files: Files) -> str:
     return text if version == __version__ else f"{text}, by longtail {version}"
 
 
-def _described(runs: Sequence[Planned]) -> str:
+def begun_runs(
+    files: StudyFiles, wanted: Sequence[Planned], stacks: Mapping[str, Sequence[str]]
+) -> dict[str, Files]:
+    """Where wanted runs have been begun, alone or in a stack, by id."""
+    found: dict[str, Files] = {}
+    for identity, members in stacks.items():
+        stack = files.stack(identity)
+        if stack.begun() and not stack.result.exists():
+            found |= dict.fromkeys(members, stack)
+    alone = {run.id: files.run(run.id) for run in wanted}
+    return found | {i: f for i, f in alone.items() if f.begun() and not f.result.exists()}
+
+
+def _described(runs: Sequence[Planned], which_are: str = "") -> str:
     """`45 finished runs (finetune, ewc; seeds 0 to 4) are`."""
     methods = ", ".join(dict.fromkeys(str(run.labels["method"]) for run in runs))
     seeds = sorted({run.config.seed for run in runs})
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-    count = f"{len(runs)} finished runs" if len(runs) > 1 else "1 finished run"
+    count = f"{len(runs)} {which_are}runs" if len(runs) > 1 else f"1 {which_are}run"
     return f"{count} ({methods}; {which}) {'are' if len(runs) > 1 else 'is'}"

@@ -40,7 +40,7 @@ class Opened(NamedTuple):
 _read: dict[Opened, None] = {}  # in the order of their first opening
 _written: dict[Opened, None] = {}  # with their whole paths
 _folders: tuple[str, ...] = ()
-_listening = False
+_listening = _hashing = False
 
 
 def listen() -> None:
@@ -68,20 +68,20 @@ def read_by(sources: Iterable[Path], folders: Iterable[Path] = ()) -> list[str]:
     wanted = {str(path.resolve()) for path in sources}
     written = {path for path, by in _written if by in wanted}
     below = tuple(os.path.abspath(folder) + os.sep for folder in folders)
-    found: dict[str, None] = {}
+    found: dict[str, str] = {}  # by whole path: one file may have been named twice
     for path, by in _read:
         full = os.path.abspath(path)
         named = bool(below) and full.startswith(below)
         if full in written or not (named or (by is not None and by in wanted)):
             continue
         if named or not full.startswith(_not_data()):
-            found[path] = None
-    return [path for path in found if _is_file(path)]
+            found.setdefault(full, path)
+    return [path for path in found.values() if _is_file(path)]
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     """The audit hook; it must not raise, or whatever is being opened would fail."""
-    if event != "open":
+    if event != "open" or _hashing:
         return
     path, mode, flags = arguments
     if not isinstance(path, str | bytes | os.PathLike):  # a descriptor
@@ -148,16 +148,26 @@ def content(path: str | Path) -> Content:
     found = os.stat(full)
     key = full, found.st_size, found.st_mtime_ns
     if found.st_size <= SMALL:
-        return Content(found.st_size, digest(Path(full)))
+        return Content(found.st_size, _digest(full))
     if key not in _hashed:
         _hashed.update(_stored())
     if key not in _hashed:
-        value = digest(Path(full))
+        value = _digest(full)
         if time.time_ns() - found.st_mtime_ns < FRESH_NS:
             return Content(found.st_size, value)
         _hashed[key] = value
         _store()
     return Content(found.st_size, _hashed[key])
+
+
+def _digest(path: str) -> str:
+    """The checksum of a file, which is not to be taken for one that was read."""
+    global _hashing
+    _hashing = True
+    try:
+        return digest(Path(path))
+    finally:
+        _hashing = False
 
 
 def _stored() -> dict[tuple[str, int, int], str]:
