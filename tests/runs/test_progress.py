@@ -29,7 +29,14 @@ def test_bar_shows_tasks_current_task_size_rp_and_time_left():
     bar.bar.refresh()
     bar.finish(SUMMARY, "runs/x")
     text = file.getvalue()
-    for part in ("toy, ewc", "3/10", "be [verb] (14204)", "RP 0.5123", "2.5 min left", "runs/x"):
+    for part in (
+        "toy, ewc",
+        "3/10",
+        "be [verb] (14204)",
+        "RP 0.5123",
+        "2.5 min left",
+        "report runs/x",
+    ):
         assert part in text
 
 
@@ -43,6 +50,7 @@ def test_lines_are_plain():
         "toy: 10 tasks, going on after task 2",
         "3/10 tasks, now be [verb] (14204 examples), RP 0.5123, 2.5 min left",
         "RP 0.5000  LP 0.6000  FGT -  BWT -0.1000  in runs/x",
+        "its curve and page: longtail report runs/x",
     ]
 
 

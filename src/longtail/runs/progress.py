@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -75,6 +76,7 @@ class Lines(Reporter):
     def finish(self, summary: Mapping[str, Any], out: str) -> None:
         values = "  ".join(f"{k} {show(summary, k)}" for k in METRICS)
         self._print(f"{values}  in {out}")
+        self._print(where_the_curve_is(out))
 
     def _print(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
@@ -207,6 +209,12 @@ def print_summary(summary: Mapping[str, Any], out: str, console: Console | None 
     table.add_row(*(show(summary, name) for name in METRICS))
     console.print(table)
     console.print(f"score: {summary.get('score', '?')}; run folder: {out}", highlight=False)
+    console.print(where_the_curve_is(out), highlight=False, markup=False)
+
+
+def where_the_curve_is(out: str) -> str:
+    """The command that draws a run: drawing takes longer than a small run does."""
+    return f"its curve and page: longtail report {shlex.quote(out)}"
 
 
 def show(summary: Mapping[str, Any], name: str) -> str:
