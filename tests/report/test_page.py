@@ -11,7 +11,8 @@ import pytest
 from helpers.made_up_runs import config, identity, write_run, write_stack, write_study
 
 from longtail import cli
-from longtail.report import figures, page, series, tables
+from longtail.report import figures, page, plots, series, style, tables
+from longtail.report.finding import MC
 from longtail.report.groups import Group, group
 from longtail.report.results import load
 from longtail.report.style import Look
@@ -62,8 +63,8 @@ def test_statistics_name_labels_that_some_methods_alone_have(tmp_path: Path, met
     assert report(tmp_path, "--no-figures", "--quiet") == 0
     text = (tmp_path / "report.html").read_text()
     section = text[text.index('<section id="statistics"') :]
-    rows = re.findall(r'<tr><th scope="row">([^<]*)</th><th scope="row">([^<]*)</th>', section)
-    assert {("Reservoir", "5"), ("Reservoir", "10"), ("EWC", "-")} <= set(rows)
+    rows = re.findall(r'<tr data-metric="RP"><th scope="row">([^<]*) <abbr', section)
+    assert {"Reservoir, buffer 5", "Reservoir, buffer 10", "EWC"} == set(rows)
 
 
 def test_task_named_like_markup_is_text(tmp_path: Path):
@@ -96,8 +97,122 @@ def test_fourteen_methods_of_20399_tasks_still_fit(tmp_path: Path):
     scores = type(first)(names, sizes, sizes, **noisy, after=first.after, curve=first.curve)
     g.runs[0].__dict__["scores"] = scores
     many = [type(g)({"method": f"m{i}", "policy": "reset"}, g.runs) for i in range(14)]
-    packed = gzip.compress(json.dumps(page.tasks(many, tables.build(results))).encode())
+    packed = gzip.compress(json.dumps(page.tasks(many, tables.build(results), MC)).encode())
     assert len(packed) * 4 / 3 < 3e6
+
+
+def diverge(folder: Path, settings: dict, task: int) -> None:
+    """As `longtail run` leaves a run whose weights became NaN: with the scores of class 0."""
+    path = folder / "runs" / identity(settings) / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "diverged_at": task}))
+
+
+def test_seeds_that_diverged_are_marked_everywhere_and_in_no_mean(tmp_path: Path, capsys):
+    write_study(tmp_path, tasks=40, every=5)
+    whole = {g.name: g for g in group(load(tmp_path).runs)}["EWC w/o MC"]
+    kept = [run.scores for run in whole.runs if run.seed != 1]
+    diverge(tmp_path, config("ewc", "reset", 1), 7)
+    for seed in range(3):
+        diverge(tmp_path, config("derpp", "reset", seed), seed)
+    groups = {g.name: g for g in group(load(tmp_path).runs)}
+    one, all_of = groups["EWC w/o MC"], groups["DER++ w/o MC"]
+    assert one.mark == " † (1 of 3 diverged)"
+    expected = np.mean([s.curve for s in kept if s], axis=0)
+    assert series.rp_curve(one, 1.0).mean == pytest.approx(expected[-len(one.curves[0]) :])
+    assert one.tasks is not None
+    assert one.tasks.last == pytest.approx(np.mean([s.last for s in kept if s], axis=0))
+    for make in (series.rp_curve, series.retention, series.forgetting_by_size):
+        assert not len(make(all_of, 1.0).x)
+    assert not len(series.difference(groups["DER++ w/ MC"], all_of, 1.0).x)
+    assert style.divergences(one, series.rp_curve(one, 1.0))[0].tolist() == [8]
+    assert report(tmp_path, "--out", tmp_path / "out") == 0
+    assert "4 runs diverged" in capsys.readouterr().out
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "† 4 runs diverged and are in no mean and no line: EWC w/o MC, seed 1 in task 8;" in text
+    assert "EWC w/o MC † (1 of 3 diverged)</label>" in text
+    assert "DER++ w/o MC † (3 of 3 diverged)</label>" in text
+    drawn = (tmp_path / "out" / "figures" / "rp_by_tasks.svg").read_text()
+    for words in ("EWC w/o MC † (1 of 3 diverged)", "† a seed diverged, left out"):
+        assert f"<!-- {words} -->" in drawn
+    names = [unit["name"] for unit in data_of(tmp_path / "out" / "report.html")["units"]]
+    assert "EWC w/o MC, mean of 2 seeds † (1 of 3 diverged)" in names
+    assert "EWC w/o MC, seed 1 † (diverged)" in names
+    (row,) = [r for r in tables.build(load(tmp_path)).rows if r.get("diverged") == 1]
+    assert row["RP_curve"] == pytest.approx((100 * series.rp_curve(one, 1.0).mean).tolist())
+
+
+def test_page_begins_with_the_finding_and_folds_the_checks(tmp_path: Path):
+    write_study(tmp_path)
+    plan = {"report": {"checks": ["mc_improves", "multitask_is_best"]}}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    assert report(tmp_path, "--no-figures", "--quiet") == 0
+    text = (tmp_path / "report.html").read_text()
+    body = text[text.index("<main>") :]
+    places = [body.index(part) for part in (
+        '<p class="finding">', 'id="finding-plot"', '<div class="switch"', '<details id="checks">',
+        '<fieldset id="lines"',
+    )]  # fmt: skip
+    assert places == sorted(places)
+    assert "<summary>3 of 4 checks hold, 1 fail</summary>" in body
+    verdicts = re.findall(r'<li class="(\w+)">', body)
+    assert verdicts == ["fails", "holds", "holds", "holds"]
+    assert re.search(r'<p class="finding"><abbr title="[^"]*">MC</abbr> raises <abbr', body)
+
+
+def test_names_in_the_finding_and_in_notices_stay_text(tmp_path: Path):
+    for seed in range(3):
+        for optimizer in ("continual", "reset"):
+            settings = config("<img src=x onerror=alert(3)>", optimizer, seed)
+            write_run(tmp_path / "runs" / identity(settings), settings)
+    diverge(tmp_path, config("<img src=x onerror=alert(3)>", "reset", 1), 2)
+    assert report(tmp_path, "--no-figures", "--quiet") == 0
+    text = (tmp_path / "report.html").read_text()
+    assert "<img" not in text[text.index("<main>") : text.index("</main>")]
+    assert "for &lt;img src=x onerror=alert(3)&gt; (" in text
+
+
+def test_comparison_opens_on_the_pair(tmp_path: Path):
+    write_study(tmp_path)
+    results = load(tmp_path)
+    groups = group(results.runs)
+    data = page.tasks(groups, tables.build(results, groups), MC)
+    assert [data["units"][i]["name"] for i in data["opens"]] == [
+        "Finetune w/o MC, mean of 3 seeds",
+        "Finetune w/ MC, mean of 3 seeds",
+    ]
+    groups = [g for g in groups if g.labels["policy"] == "reset"]
+    assert page.tasks(groups, tables.build(results, groups), MC)["opens"] == (0, 1)
+
+
+def test_ours_is_strong_and_bands_wait_to_be_asked_for(tmp_path: Path):
+    write_study(tmp_path, tasks=40, every=5)
+    results = load(tmp_path)
+    groups = group(results.runs)
+    drawn = plots.Plots(groups, tables.build(results, groups), MC)
+    curve = next(plot for kind, _, plot in drawn.found if kind == "curve")
+    lines = {
+        r.name: r.glyph.line_width for r in curve.renderers if type(r.glyph).__name__ == "Line"
+    }
+    assert lines["EWC w/ MC"] > 2 * lines["EWC w/o MC"]
+    bands = [r for r in curve.renderers if "band" in r.tags]
+    assert len(bands) == len(groups)
+    assert not any(band.visible for band in bands)
+
+
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [([80, 75], "linear"), ([0.1, 300.0], "log"), ([0.1, 300.0, -2.0], "symlog")],
+)
+def test_values_that_span_decades_get_a_logarithmic_axis(ends: list[float], kind: str):
+    lines = [series.Series(np.arange(2), np.array([end, end]), np.zeros(2)) for end in ends]
+    axis = style.axis_for([lines])
+    assert axis.kind == kind
+    if kind == "symlog":
+        values = np.array([-300.0, -2.0, 0.0, 0.1, 300.0])
+        placed = axis.place(values)
+        assert (np.diff(placed) > 0).all()
+        assert placed[3] - placed[2] > 0.01 * (placed[4] - placed[2])  # 0.1 is told from 0
+        assert axis.ticks(values) == [-100.0, -10.0, -1.0, 0.0, 1.0, 10.0, 100.0]
 
 
 @pytest.mark.parametrize("content", ["unfinished", "damaged"])

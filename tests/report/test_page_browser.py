@@ -1,12 +1,13 @@
 """The page in a real browser. Needs Chromium and playwright; without them the tests are skipped."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.made_up_runs import write_study
+from helpers.made_up_runs import config, identity, write_study
 
 from longtail.report.command import write
 from longtail.report.results import load
@@ -39,6 +40,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     names = [f"word{i}" for i in range(198)] + ["<script>alert(1)</script>", "<b>bold</b>"]
     write_study(folder, tasks=200, every=20, names=names)
+    lost = folder / "runs" / identity(config("ewc", "reset", 1)) / "summary.json"
+    lost.write_text(json.dumps({**json.loads(lost.read_text()), "diverged_at": 57}))
     return write(load(folder), folder, with_figures=False)["page"]
 
 
@@ -119,7 +122,7 @@ def test_tasks_sort_search_and_turn_pages(page: Any):
     assert "9 that match" in page.locator("#tasks-count").inner_text()
     page.locator("#search").fill("")
     page.get_by_role("button", name="Next").click()
-    assert "51-100 of 200" in page.locator("#tasks-count").inner_text()
+    assert "26-50 of 200" in page.locator("#tasks-count").inner_text()
 
 
 def test_task_named_like_a_script_is_shown_as_text(page: Any):
@@ -168,13 +171,96 @@ def test_dark_theme_follows_the_system_and_recolours_plots(browser: Any, report:
     context.close()
 
 
-def test_fits_a_phone(browser: Any, report: Path):
+def test_the_finding_and_its_figure_come_first(page: Any):
+    tops = [
+        page.locator(place).first.bounding_box()["y"]
+        for place in (".notice", ".finding", "#finding-plot canvas", "table.results", "#plot0")
+    ]
+    assert tops == sorted(tops)
+    assert tops[3] < 800  # the table begins on the first screen
+    assert page.locator(".finding").inner_text().startswith("MC raises RP for Finetune (")
+    assert "1 run diverged" in page.locator(".notice").inner_text()
+
+
+def shown_metric(page: Any) -> list[str]:
+    return page.locator(".metric:visible").evaluate_all("parts => parts.map(p => p.dataset.metric)")
+
+
+def test_one_metric_at_a_time(page: Any):
+    assert shown_metric(page) == ["RP"]
+    before = page.locator("#statistics tbody tr:visible").all_inner_texts()
+    button = page.locator('.switch button[data-metric="FGT"]')
+    assert "forgetting: mean difference" in button.get_attribute("title")
+    button.click()
+    assert shown_metric(page) == ["FGT"]
+    assert button.get_attribute("aria-pressed") == "true"
+    assert "Lower is better" in page.locator(".metric:visible").inner_text()
+    after = page.locator("#statistics tbody tr:visible").all_inner_texts()
+    assert len(after) == len(before) == 3
+    assert all("FGT" in row for row in after)
+
+
+def test_checks_are_folded_until_asked_for(page: Any):
+    checks = page.locator("#checks")
+    assert checks.locator("li").first.is_hidden()
+    assert checks.locator("summary").inner_text() == "3 of 3 checks hold"
+    page.locator('#finding a[href="#checks"]').click()
+    assert checks.locator("li").first.is_visible()
+
+
+def test_bands_are_drawn_on_request(page: Any):
+    bands = """() => Object.values(plots).flatMap(p => p.renderers)
+        .filter(r => r.tags[1] === "band" && r.visible).length"""
+    assert page.evaluate(bands) == 0
+    page.locator("#bands").check()
+    some = page.evaluate(bands)
+    assert some > 6
+    page.get_by_role("checkbox", name="Finetune w/o MC").uncheck()
+    assert 0 < page.evaluate(bands) < some
+
+
+def test_a_seed_that_diverged_has_its_mark(page: Any):
+    assert page.get_by_role("checkbox", name="EWC w/o MC † (1 of 3 diverged)").count() == 1
+    assert "†" in page.locator(".metric:visible tr", has_text="EWC").inner_text()
+    cross = """() => plots.plot0.renderers.filter(r => r.glyph.marker?.value === "x")
+        .map(r => Array.from(r.data_source.data.x))"""
+    assert page.evaluate(cross) == [[58]]
+
+
+def test_labels_stay_in_sight_when_a_table_is_scrolled(page: Any):
+    page.set_viewport_size({"width": 390, "height": 844})
+    box = page.locator("#statistics .scroll")
+    label = box.locator("tbody tr:visible th").first
+    before = label.bounding_box()["x"]
+    assert box.evaluate("e => { e.scrollLeft = 400; return e.scrollLeft; }") > 50
+    assert label.bounding_box()["x"] == pytest.approx(before, abs=1)
+
+
+def test_opens_on_what_people_compare(page: Any):
+    chosen = "id => document.getElementById(id).selectedOptions[0].textContent"
+    assert page.evaluate(chosen, "compare-a") == "Finetune w/o MC, mean of 3 seeds"
+    assert page.evaluate(chosen, "compare-b") == "Finetune w/ MC, mean of 3 seeds"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 390])
+def test_fits_a_phone(browser: Any, report: Path, width: int, scheme: str):
     context = browser.new_context(
-        viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True
+        viewport={"width": width, "height": 740},
+        has_touch=True,
+        is_mobile=True,
+        color_scheme=scheme,
     )
     page = context.new_page()
     page.goto(report.as_uri())
     page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("plots.plot0.toolbar.active_drag") is None
+    for cell in page.locator(".metric:visible td").all():  # every number is on the screen
+        place = cell.bounding_box()
+        assert 0 <= place["x"]
+        assert place["x"] + place["width"] <= width
+    task = page.locator("#tasks-body th").first.bounding_box()
+    assert task["width"] > 60
+    assert task["height"] < 60
     context.close()

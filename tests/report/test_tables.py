@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from helpers.made_up_runs import config, identity, set_rp, write_run, write_stac
 from longtail.report import checks, figures, formats, paper, tables
 from longtail.report.command import compare_policies
 from longtail.report.groups import group
+from longtail.report.latex import latex
 from longtail.report.results import Results, load
+from longtail.report.results_table import as_html
 from longtail.report.selection import select, without_selection
 
 
@@ -66,10 +69,10 @@ def test_every_format_holds_every_row(tmp_path: Path):
     table = table_of(tmp_path)
     rows = list(csv.DictReader(io.StringIO(formats.as_csv(table))))
     assert [float(r["RP"]) for r in rows] == [r["RP"] for r in table.rows]
-    assert formats.latex(table).count(r"\\") == 2 + 3
-    assert r"\textbf{" in formats.latex(table)
+    assert latex(table).count(r"\\") == len(table.metrics) * (1 + 3)
+    assert r"\textbf{" in latex(table)
     assert "DER++" in formats.text(table)
-    assert formats.as_html(table).count("<tr>") == 2 + 3
+    assert as_html(table).count("<tr>") == len(table.metrics) * (1 + 3)
 
 
 def test_headings_read_as_words(tmp_path: Path):
@@ -83,7 +86,8 @@ def test_headings_read_as_words(tmp_path: Path):
     assert "| zero shot RP↑ w/ MC | zero shot RP↑ w/o MC | zero shot FGT↓ w/ MC |" in (
         formats.markdown(table)
     )
-    for text in (formats.latex(table), formats.text(table), formats.as_html(table)):
+    read = re.sub(r'data-metric="[^"]*"', "", as_html(table))
+    for text in (latex(table), formats.text(table), read):
         assert "zero shot FGT" in text
         assert "breakdown" not in text
         assert "zero_shot" not in text  # a bare underscore stops LaTeX
@@ -94,8 +98,8 @@ def test_names_are_escaped_in_every_format(tmp_path: Path):
         write_run(tmp_path / str(seed), config("<script>_&|", seed=seed))
     write_run(tmp_path / "other", config("ewc"))
     table = table_of(tmp_path)
-    assert "<script>" not in formats.as_html(table)
-    assert r"<script>\_\&|" in formats.latex(table)
+    assert "<script>" not in as_html(table)
+    assert r"\textless{}script\textgreater{}\_\&\textbar{}" in latex(table)
     assert "&lt;script>_&\\|" in formats.markdown(table)
     assert "[bold]" not in formats.text(table)
 
@@ -127,12 +131,13 @@ def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
     row = checks.find(table.rows, method="ewc", policy="reset")
     assert row["diverged"] == 1
     assert row["RP"] > 0
-    assert any("1 runs ended in NaN" in note and "†" in note for note in table.notes)
+    assert any("1 run diverged" in note and "†" in note for note in table.notes)
     marked = [cell.diverged for _, line in tables.grid(table).lines for cell in line if cell]
     assert sum(marked) == len(table.metrics)  # the cells of this row, as the note says
-    for text in (formats.markdown(table), formats.text(table), formats.as_html(table)):
+    for text in (formats.markdown(table), formats.text(table)):
         assert text.count("†") == len(table.metrics) + 1
-    assert formats.latex(table).count(r"\dag{}") == len(table.metrics) + 1
+    assert as_html(table).count("†") == len(table.metrics) + 2  # in its legend too
+    assert latex(table).count(r"\dag{}") == len(table.metrics) + 1
     scores = path.with_name("scores.jsonl")
     lines = [json.loads(line) for line in scores.read_text().splitlines()]
     lines[-1]["scores"] = dict.fromkeys(lines[-1]["scores"])
@@ -325,6 +330,15 @@ def test_rows_that_share_their_seeds_are_compared_seed_by_seed():
     assert checks.above("", ours, apart)["verdict"] == "undecided"
     assert checks.above("", {"RP": 52.0, "RP_se": None}, theirs)["verdict"] == "undecided"
     assert checks.above("", apart, {"RP": None}, lower=True)["verdict"] == "holds"  # diverged
+
+
+def test_a_row_that_diverged_is_the_worst_whichever_way_is_better():
+    known, lost = {"RP": 52.0, "RP_se": 1.0}, {"RP": None}
+    for lower in (False, True):
+        assert checks.above("", known, lost, lower=lower)["verdict"] == "holds"
+        assert checks.above("", lost, known, lower=lower)["verdict"] == "fails"
+        assert checks.above("", lost, lost, lower=lower)["verdict"] == "undecided"
+    assert checks.at_least("", lost, 10.0)["verdict"] == "fails"
 
 
 def test_ranks_are_correlated_not_values():

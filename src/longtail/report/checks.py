@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 
 from longtail.names import METHOD_NAMES
 from longtail.report.groups import measured
-from longtail.report.statistics import growth
+from longtail.report.statistics import GROWTH, growth
 from longtail.support.modules import import_named
 
 Row = dict[str, Any]
@@ -72,12 +72,18 @@ class Margin(NamedTuple):
         return self.value > 0
 
 
-def margin(terms: Sequence[tuple[float, Row]], metric: str = "RP", constant: float = 0.0) -> Margin:
+def margin(
+    terms: Sequence[tuple[float, Row]],
+    metric: str = "RP",
+    constant: float = 0.0,
+    worst: float = math.inf,
+) -> Margin:
     """constant + Σ c * metric over (c, row), by seed where all rows have two seeds in common.
 
-    A row without a value, all of whose runs diverged, counts as infinite.
+    A row without a value, all of whose runs diverged, counts as the worst that there is: infinite
+    for an error, minus infinity where higher is better.
     """
-    means = [math.inf if row.get(metric) is None else float(row[metric]) for _, row in terms]
+    means = [worst if row.get(metric) is None else float(row[metric]) for _, row in terms]
     value = constant + sum(c * mean for (c, _), mean in zip(terms, means, strict=True))
     tables = [row.get(f"{metric}_by_seed") or {} for _, row in terms]
     seeds = [s for s in tables[0] if all(t.get(s) is not None for t in tables)]
@@ -97,14 +103,14 @@ def above(
 ) -> Claim:
     """That `first` is above `second`; with `lower`, below it."""
     sign = -1.0 if lower else 1.0
-    found = margin([(sign, first), (-sign, second)], metric)
+    found = margin([(sign, first), (-sign, second)], metric, worst=-sign * math.inf)
     shown = numbers or {"first": first.get(metric), "second": second.get(metric)}
     return claim(text, found.positive, **shown, difference=sign * found.value, se=found.se)
 
 
 def at_least(text: str, row: Row, least: float, metric: str = "RP", **numbers: Any) -> Claim:
     """That a row's metric is not below `least`."""
-    found = margin([(1.0, row)], metric, -least)
+    found = margin([(1.0, row)], metric, -least, worst=-math.inf)
     shown = {metric: row.get(metric), **numbers}
     return claim(text, found.positive, **shown, se=found.se)
 
@@ -317,8 +323,9 @@ def gap_grows(text: str, ours: Row, theirs: Row, sign: int = 1) -> Claim:
     points, and how much larger that is than over the first.
     """
     pair = [(float(sign), _with_growth(ours)), (-float(sign), _with_growth(theirs))]
-    slope, first, last = (margin(pair, f"RP_{part}") for part in ("slope", "first", "last"))
-    growth = margin(pair, "RP_growth")
+    worst = -sign * math.inf
+    parts = (margin(pair, f"RP_{part}", worst=worst) for part in GROWTH)
+    slope, first, last, growth = parts
     return claim(
         text,
         every((slope.positive, last.positive, growth.positive)),

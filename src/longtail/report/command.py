@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from longtail.names import METRICS
-from longtail.report import checks, figures, formats, page, paper, statistics, tables
+from longtail.report import checks, figures, finding, formats, page, paper, statistics, tables
 from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.provenance import provenance
 from longtail.report.results import Results, load
@@ -128,12 +128,12 @@ def write(
     for run_ in results.finished if with_figures or with_page else ():
         _ = run_.scores  # read now, so that the page can name what cannot be read
     table = tables.build(results, groups)
-    report = results.plan.get("report", {})
-    ours, skipped = checks.runnable(results.asked_checks, results.trusted)
-    claims = checks.run(ours, table.rows) if groups else []
-    first, second = report.get("pair", ("continual", "reset"))
+    first, second = pair_of(results)
+    claims, skipped = claims_of(results, groups, table)
+    found = finding.finding(groups, table, claims)
     tests = compare_policies(groups, (first, second), table.unit)
-    extra = {"checks": claims, "statistics": tests, "provenance": provenance(results)}
+    extra = {"finding": found.text, "checks": claims, "statistics": tests}
+    extra["provenance"] = provenance(results)
     if skipped:
         extra["skipped_checks"] = skipped
         results.problems.append(
@@ -154,8 +154,26 @@ def write(
             written.setdefault("figures", path.parent)
     if with_page:
         written["page"] = out / "report.html"
-        page.write(written["page"], results, groups, table, extra, (first, second))
+        page.write(written["page"], results, groups, table, extra, found, (first, second))
     return written
+
+
+def pair_of(results: Results) -> tuple[str, str]:
+    """The two policies, or rows, that figures and statistics compare: ours first."""
+    first, second = results.plan.get("report", {}).get("pair", finding.MC)
+    return first, second
+
+
+def claims_of(
+    results: Results, groups: list[Group], table: tables.Table
+) -> tuple[list[checks.Claim], list[str]]:
+    """What the study's checks say, or those for runs that ask for none; and which were not run."""
+    ours, skipped = checks.runnable(results.asked_checks, results.trusted)
+    if not groups:
+        return [], skipped
+    if not results.asked_checks:
+        return finding.default_claims(groups, table, pair_of(results)), skipped
+    return checks.run(ours, table.rows), skipped
 
 
 def compare_policies(groups: list[Group], pair: tuple[str, str], unit: str) -> list[dict[str, Any]]:
@@ -188,12 +206,15 @@ def show(results: Results, written: dict[str, Path], console: Console, *, quiet:
         # A pipe has no width to keep to.
         wide = console if console.is_terminal else Console(width=1000)
         formats.print_terminal(table, wide)
-        ours, _ = checks.runnable(results.asked_checks, results.trusted)
-        for entry in checks.run(ours, table.rows):
+        claims, _ = claims_of(results, groups, table)
+        for entry in claims:
             word = entry["verdict"]
             mark = Text(f"{word:11}", style=_STYLES[word])
             text = mark + Text(f"{entry['claim']}  {_numbers(entry['numbers'])}")
             console.print(text, soft_wrap=not console.is_terminal)
+        found = finding.finding(groups, table, claims)
+        said = Text(found.text, style="bold") + Text(f" {found.note}", style="dim")
+        console.print(said, soft_wrap=not console.is_terminal)
     for problem in results.problems:
         console.print(Text(problem, style="yellow"))
     for kind in ("page", "figures", "md"):

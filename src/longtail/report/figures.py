@@ -12,7 +12,18 @@ import numpy as np
 from longtail.report import series
 from longtail.report.groups import Group, display, pairs
 from longtail.report.series import Series
-from longtail.report.style import COLOURS, MOST_PANELS, Look, panels, scale_of
+from longtail.report.style import (
+    COLOURS,
+    DIVERGED,
+    MOST_PANELS,
+    Look,
+    axis_for,
+    divergences,
+    line_label,
+    panels,
+    scale_of,
+    wide_span,
+)
 from longtail.report.tables import Table
 from longtail.support.files import write_atomic
 
@@ -29,6 +40,7 @@ NAMES = (
     "plane",
 )
 MOST_LINES = 14
+PRINT = 0.7  # lines on paper in terms of those on a screen
 SVG_DPI = 72  # a layout for these also fits PDF, and PNG well enough
 
 
@@ -83,7 +95,7 @@ def _settle(figure: Figure) -> None:
 def _draw(
     groups: list[Group], table: Table, pair: tuple[str, str], new: Callable[..., Figure]
 ) -> Iterator[tuple[str, Figure]]:
-    look, scale = Look(groups), scale_of(table)
+    look, scale = Look(groups, pair), scale_of(table)
     parts = panels(groups, table)
     unit = table.unit
     for name, compute, x, y, log in (
@@ -106,7 +118,8 @@ def _draw(
         drawn = [(t, [(g, compute(g, scale)) for g in gs]) for t, gs in parts]
         drawn = [(t, [(g, s) for g, s in lines if len(s.x)]) for t, lines in drawn]
         if any(lines for _, lines in drawn):
-            yield name, _lines(drawn, look, new, x, y, log)
+            lost = [g for g in groups if not g.whole] if name == "rp_by_tasks" else None
+            yield name, _lines(drawn, look, new, x, y, log, lost=lost)
     found = [(t, pairs(gs, *pair)) for t, gs in parts]
     drawn = [(t, [(a, series.difference(a, b, scale)) for a, b in ps]) for t, ps in found]
     drawn = [(t, [(g, s) for g, s in lines if len(s.x) > 1]) for t, lines in drawn]
@@ -131,26 +144,38 @@ def _lines(
     y: str,
     log: bool,
     zero: bool = False,
+    lost: list[Group] | None = None,
 ) -> Figure:
+    from matplotlib.ticker import NullLocator
+
     figure = new(figsize=(max(5.2, 3.6 * len(parts)), 3.3), layout="constrained")
     axes = figure.subplots(1, len(parts), squeeze=False)[0]
     entries: dict[str, Any] = {}
-    scale = _spread(parts)
+    everything = [g for _, lines in parts for g, _ in lines]
+    axis = axis_for([[s for _, s in lines] for _, lines in parts])
     for ax, (title, lines) in zip(axes, parts, strict=True):
         for g, s in lines[:MOST_LINES]:
             dash = "-" if zero else look.dash(g)
-            label = (
-                display("method", g.labels.get("method"))
-                if zero and "row" not in g.labels
-                else g.line
+            label = line_label(everything, g.line)
+            if zero and "row" not in g.labels:
+                label = display("method", g.labels.get("method")) + g.mark
+            few, colour = "." if len(s.x) < 30 and look.strong(g) else "", look.colour(g)
+            width, on_top = PRINT * look.width(g), 3 if look.strong(g) else 2
+            (entries[label],) = ax.plot(
+                s.x, s.mean, dash, marker=few, color=colour, lw=width, zorder=on_top
             )
-            few = "." if len(s.x) < 30 else ""
-            (entries[label],) = ax.plot(s.x, s.mean, dash, marker=few, color=look.colour(g), lw=1.4)
-            if not scale:
+            if zero or look.strong(g):  # of every line they would hide each other
                 low, high = s.mean - s.half, s.mean + s.half
                 # An interval that reaches zero has no place on a logarithmic axis.
-                shown = None if scale is None else low > 0
-                ax.fill_between(s.x, low, high, where=shown, color=look.colour(g), alpha=0.15, lw=0)
+                shown = low > 0 if axis.kind == "log" else None
+                ax.fill_between(s.x, low, high, where=shown, color=colour, alpha=0.15, lw=0)
+            if lost is not None and g.diverged:
+                crosses = ax.scatter(*divergences(g, s), marker=DIVERGED, color=colour, zorder=4)
+                entries["† a seed diverged, left out"] = crosses
+        for g in lost or ():  # no seed of it has a line
+            entries[line_label([*everything, *(lost or ())], g.line)] = ax.scatter(
+                [], [], marker=DIVERGED, color=look.colour(g)
+            )
         ax.set(title=title, xlabel=x, ylabel=y if ax is axes[0] else "")
         if zero:
             ax.axhline(0, color="grey", lw=0.8)
@@ -159,8 +184,12 @@ def _lines(
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         else:
             ax.locator_params(axis="x", nbins=5 if len(parts) == 1 else 4)  # more would overlap
-        if scale is not None:
-            ax.set_yscale("symlog", linthresh=scale) if scale else ax.set_yscale("log")
+        if axis.kind != "linear":
+            wide = {"linthresh": axis.width} if axis.kind == "symlog" else {}
+            ax.set_yscale(axis.kind, **wide)
+        if axis.kind == "symlog" and lines:
+            ax.set_yticks(axis.ticks(np.concatenate([s.mean for _, s in lines])))
+            ax.yaxis.set_minor_locator(NullLocator())
     _legend(figure, entries)
     return figure
 
@@ -171,26 +200,16 @@ def _legend(figure: Figure, entries: dict[str, Any]) -> None:
         figure.legend(entries.values(), entries.keys(), loc=place, fontsize=8, frameon=False)
 
 
-def _spread(parts: list[tuple[str, list[tuple[Group, Series]]]]) -> float | None:
-    """How a figure whose values span over two orders of magnitude is scaled.
-
-    0 for a logarithmic axis, else the width of the linear part around zero; None: linear.
-    """
-    found = [[s for _, s in lines] for _, lines in parts]
-    ends = [np.abs([s.mean[-1] for s in part]) for part in found]
-    ends = [e[np.isfinite(e) & (e > 0)] for e in ends]
-    if not any(len(e) > 1 and e.max() / e.min() > 100 for e in ends):
-        return None
-    if all((s.mean > 0).all() for part in found for s in part):
-        return 0.0
-    return float(np.median(np.concatenate(ends))) / 10
-
-
 def _others(
     groups: list[Group], table: Table, look: Look, new: Callable[..., Figure]
 ) -> Iterator[tuple[str, Figure]]:
     scale = scale_of(table)
-    found = [(g, h) for g in groups for h in [series.heat(g.runs[0], scale)] if h is not None]
+    found = [
+        (g, h)
+        for g in groups
+        for h in [series.heat(run, scale) for run in g.whole[:1]]
+        if h is not None
+    ]
     if found:
         yield "score_matrix", _heat(found[:MOST_PANELS], table, new)
     sizes = next((s for s in (series.sizes(g) for g in groups) if s is not None), None)
@@ -233,7 +252,7 @@ def _heat(
         )
         ticks = np.unique(np.linspace(0, len(after) - 1, 5).astype(int))
         ax.set_yticks(ticks + 0.5, [f"{after[i]:,}" for i in ticks])
-        ax.set_title(f"{g.name}, seed {g.runs[0].seed}", fontsize=8)
+        ax.set_title(f"{g.name}, seed {g.whole[0].seed}", fontsize=8)
         ax.set(xlabel="task", ylabel="after learning" if ax in axes[::3] else "")
         ax.grid(False)
     for ax in axes[len(found) :]:
@@ -256,12 +275,13 @@ def _plane(groups: list[Group], table: Table, look: Look, new: Callable[..., Fig
             if all(np.isfinite(v).any() for v in values):
                 x, y = (float(np.nanmean(v)) for v in values)
                 fill = look.colour(g) if g.labels.get("policy") != "reset" else "none"
-                entries[g.line] = ax.scatter(
-                    x, y, marker=look.marker(g), s=42, edgecolors=look.colour(g), facecolors=fill
-                )
+                entries[line_label(groups, g.line)] = ax.scatter(
+                    x, y, marker=look.marker(g), s=90 if look.strong(g) else 42,
+                    edgecolors=look.colour(g), facecolors=fill,
+                )  # fmt: skip
                 points.append((x, y))
         ends = np.array(points)
-        if len(ends) and (ends > 0).all() and ends.max() / ends.min() > 100:
+        if wide_span(ends):
             ax.set(xscale="log", yscale="log")
         if len(ends):
             low, high = max(ends[:, 0].min(), ends[:, 1].min()), ends.max()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,9 @@ import numpy as np
 
 from longtail.names import METHOD_NAMES, METRICS, POLICY_NAMES
 from longtail.report.results import Result, TaskScores
+
+# Labels of an ablation's row that follow from its policy, so that its name says them all.
+POLICY_LABELS = ("row", "first_moment", "second_moment", "lr_adjust")
 
 
 def measured(key: str) -> bool:
@@ -29,7 +33,7 @@ class Group:
         rest = [
             f"{k} {v}"
             for k, v in self.labels.items()
-            if k not in ("method", "policy", "row", "first_moment", "second_moment", "lr_adjust")
+            if k not in ("method", "policy", *POLICY_LABELS)
         ]
         return ", ".join([self.line, *rest])
 
@@ -37,12 +41,28 @@ class Group:
     def line(self) -> str:
         """Method and policy, the part of the name that a colour stands for."""
         method = display("method", self.labels.get("method", ""))
+        if "row" in self.labels:  # an ablation of one method: its name would be on every line
+            return named_row(self.labels)
         if self.labels.get("method") == "multitask":
             return method
         policy = display("policy", self.labels.get("policy", ""))
-        if "row" in self.labels:  # an ablation of one method: its name would be on every line
-            method = f"{self.labels['row']}:"
         return f"{method} {policy}".strip()
+
+    @cached_property
+    def diverged(self) -> list[Result]:
+        """The seeds that ended in NaN: marked wherever the group is shown, part of no mean."""
+        return [run for run in self.runs if not math.isfinite(run.metric("RP"))]
+
+    @cached_property
+    def whole(self) -> list[Result]:
+        """The seeds that did not diverge, of which means, curves and bands are made."""
+        return [run for run in self.runs if math.isfinite(run.metric("RP"))]
+
+    @property
+    def mark(self) -> str:
+        """What stands behind the name where seeds were left out, such as " † (1 of 3 diverged)"."""
+        count = len(self.diverged)
+        return f" † ({count} of {len(self.runs)} diverged)" if count else ""
 
     def values(self, metric: str) -> np.ndarray:
         """One number a seed. Multi-task training learns no task after another: it has RP alone."""
@@ -52,12 +72,18 @@ class Group:
 
     @cached_property
     def scores(self) -> list[TaskScores]:
-        return [run.scores for run in self.runs if run.scores is not None]
+        """Of the seeds that did not diverge."""
+        return [run.scores for run in self.whole if run.scores is not None]
+
+    @cached_property
+    def evaluated(self) -> list[Result]:
+        """The seeds that did not diverge and have an RP along the way, as in `curves`."""
+        return [r for r in self.whole if r.scores is not None and len(r.scores.after)]
 
     @cached_property
     def curves(self) -> tuple[np.ndarray, np.ndarray]:
         """(number of tasks [E], RP [seeds, E]) at the evaluations that all seeds have."""
-        found = [s for s in self.scores if len(s.after)]
+        found = [run.scores for run in self.evaluated if run.scores is not None]
         if not found:
             return np.array([], np.int64), np.zeros((0, 0))
         common = found[0].after
@@ -111,20 +137,30 @@ def pairs(
     groups: list[Group], first: str = "continual", second: str = "reset"
 ) -> list[tuple[Group, Group]]:
     """Groups that differ only in their policy: (with MC, without MC)."""
-    policy_bound = ("policy", "row", "first_moment", "second_moment", "lr_adjust")
+    policy_bound = ("policy", *POLICY_LABELS)
 
     def rest(g: Group) -> str:
         kept = {k: v for k, v in g.labels.items() if k not in policy_bound}
         return json.dumps(kept, sort_keys=True, default=str)
 
-    others = {rest(g): g for g in groups if _is(g, second)}
-    return [(g, others[rest(g)]) for g in groups if _is(g, first) and rest(g) in others]
+    others = {rest(g): g for g in groups if is_policy(g, second)}
+    return [(g, others[rest(g)]) for g in groups if is_policy(g, first) and rest(g) in others]
 
 
 def paired_runs(first: Group, second: Group) -> list[tuple[Result, Result]]:
-    """Runs of the two with the same seed."""
-    by_seed = {run.seed: run for run in second.runs}
-    return [(run, by_seed[run.seed]) for run in first.runs if run.seed in by_seed]
+    """Runs of the two with the same seed, neither of which diverged."""
+    by_seed = {run.seed: run for run in second.whole}
+    return [(run, by_seed[run.seed]) for run in first.whole if run.seed in by_seed]
+
+
+def named_row(labels: dict[str, Any]) -> str:
+    """A row of an ablation as a reader sees it: `Continual Adam (row 7)`.
+
+    >>> named_row({"policy": "reset", "row": 2})
+    'w/o MC (row 2)'
+    """
+    name = display("policy", labels.get("policy", ""))
+    return f"{name} (row {labels['row']})".strip()
 
 
 def display(key: str, value: Any) -> str:
@@ -136,7 +172,8 @@ def display(key: str, value: Any) -> str:
     return names.get(text, text)
 
 
-def _is(g: Group, policy: str) -> bool:
+def is_policy(g: Group, policy: str) -> bool:
+    """Whether a group has the policy of this name, or is the row of this number."""
     return policy in (str(g.labels.get("policy")), str(g.labels.get("row")))
 
 

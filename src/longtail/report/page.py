@@ -20,7 +20,8 @@ import numpy as np
 
 from longtail.names import METRICS, __version__
 from longtail.report import plots, sections
-from longtail.report.groups import Group
+from longtail.report.finding import Finding
+from longtail.report.groups import Group, pairs
 from longtail.report.results import Results, TaskScores
 from longtail.report.tables import Table
 from longtail.runs.progress import finite
@@ -36,17 +37,25 @@ def write(
     groups: list[Group],
     table: Table,
     extra: dict[str, Any],
+    found: Finding,
     pair: tuple[str, str],
 ) -> None:
     items: list[dict[str, Any]] = []
-    parts = [("results", "Results", sections.results_section(results, table, extra))]
-    data = tasks(groups, table)
+    parts = []
+    claims = extra["checks"]
+    if groups:
+        shown = plots.finding_figure(found, groups, table, pair)
+        body = sections.finding_section(found, claims, shown, items)
+        parts.append(("finding", "Finding", body))
+    parts.append(("results", "Results", sections.results_section(table, claims, pair[0])))
+    data = tasks(groups, table, pair)
     if groups:
         drawn = plots.Plots(groups, table, pair)
         parts.append(("figures", "Figures", sections.figures_section(drawn, items)))
     if data["units"]:
         parts.append(("tasks", "Tasks", sections.tasks_section(data["left_out"])))
-        curves, points = plots.comparison(table, data["units"][0])
+        last = [v for unit in data["units"][: len(groups)] for v in unit["last"] if v is not None]
+        curves, points = plots.comparison(table, data["units"][0], np.array(last))
         body = sections.compare_section([("curves", curves), ("points", points)], items)
         parts.append(("compare", "Compare", body))
     if extra["statistics"]:
@@ -57,6 +66,7 @@ def write(
     fields = {
         "title": html.escape(table.title),
         "state": html.escape(results.state),
+        "notices": sections.notices(results, groups),
         "version": html.escape(__version__),
         "nav": "".join(f'<li><a href="#{k}">{name}</a></li>' for k, name, _ in parts),
         "body": "".join(
@@ -84,8 +94,11 @@ def _bokeh() -> str:
     return "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
 
 
-def tasks(groups: list[Group], table: Table) -> dict[str, Any]:
-    """Scores by task of every group (mean over seeds) and, where they are few, of every run."""
+def tasks(groups: list[Group], table: Table, pair: tuple[str, str]) -> dict[str, Any]:
+    """Scores by task of every group (mean over seeds) and, where they are few, of every run.
+
+    `opens` are the two that a comparison starts with: the pair, the other policy first.
+    """
     scale = 100.0 if table.unit == "percent" else 1.0
     tables: list[dict[str, Any]] = []
     places: dict[str, int] = {}
@@ -104,6 +117,7 @@ def tasks(groups: list[Group], table: Table) -> dict[str, Any]:
         curve = {"after": scores.after.tolist(), "curve": _rounded(scores.curve, scale)}
         units.append({"name": name, "tasks": places[key], "metrics": metrics, **unit, **curve})
 
+    place_of: dict[int, int] = {}
     for g in groups:
         count = len(g.scores[0].own) if g.scores else 0
         if used + count > MOST_GROUP_TASKS:
@@ -111,7 +125,11 @@ def tasks(groups: list[Group], table: Table) -> dict[str, Any]:
             continue
         used += count
         mean = {m: _mean(g.values(m)) for m in METRICS}
-        seeds = f", mean of {len(g.runs)} seeds" if len(g.runs) > 1 else f", seed {g.runs[0].seed}"
+        count = len(g.whole)
+        seeds = f", seed {g.runs[0].seed}"
+        if len(g.runs) > 1:
+            seeds = f", mean of {count} seed{'s' * (count != 1)}{g.mark}"
+        place_of[id(g)] = len(units)
         add(g.name + seeds, g.tasks, {m: None if v is None else v * scale for m, v in mean.items()})
     several = [(g, run) for g in groups if len(g.runs) > 1 for run in g.runs]
     wanted = sum(len(run.scores.own) for _, run in several if run.scores is not None)
@@ -119,11 +137,20 @@ def tasks(groups: list[Group], table: Table) -> dict[str, Any]:
         for g, run in several:
             own = {m: _mean(np.array([run.metric(m)])) for m in METRICS}
             metrics = {m: None if v is None else v * scale for m, v in own.items()}
-            add(f"{g.name}, seed {run.seed}", run.scores, metrics)
+            lost = "" if run in g.whole else " † (diverged)"
+            add(f"{g.name}, seed {run.seed}{lost}", run.scores, metrics)
     else:
         left_out += len(several)
     higher = table.higher_is_better
-    return {"tasks": tables, "units": units, "higher": higher, "left_out": left_out}
+    both = [
+        (place_of[id(b)], place_of[id(a)])
+        for a, b in pairs(groups, *pair)
+        if a.tasks and b.tasks and id(a) in place_of and id(b) in place_of
+    ]
+    opens = both[0] if both else (0, 1)
+    return {
+        "tasks": tables, "units": units, "higher": higher, "left_out": left_out, "opens": opens
+    }  # fmt: skip
 
 
 def _rounded(values: np.ndarray, scale: float) -> list[float | int | None]:

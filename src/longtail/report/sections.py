@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from longtail.report.checks import tally
-from longtail.report.formats import as_html
-from longtail.report.groups import display
+from longtail.report.finding import Finding, verdict_line
+from longtail.report.groups import POLICY_LABELS, Group
 from longtail.report.results import Result, Results
+from longtail.report.results_table import abbreviation, as_html
 from longtail.report.statistics import EXACT_UP_TO, SAMPLES
 from longtail.report.tables import Table, number
+from longtail.report.words import METRIC_WORDS, Word
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure
@@ -19,25 +21,97 @@ if TYPE_CHECKING:
     from longtail.report.plots import Plots
 
 MOST_ERRORS = 50
+MOST_NOTICES = 5
+MC = Word(
+    "MC",
+    "moments kept across tasks",
+    "Continual Adam, whose second moments are averaged over all earlier tasks.",
+)
 
 
-def results_section(results: Results, table: Table, extra: dict[str, Any]) -> str:
-    if not table.rows:
-        return (
-            "<p>There is nothing to show yet: no run in this folder has finished. Start one with "
-            "<code>longtail run</code> or <code>longtail study</code>, then call "
-            "<code>longtail report</code> again.</p>"
-        )
-    shown = [as_html(table)]
-    if extra["checks"]:
-        shown.append(f"<h3>Checks: {tally(extra['checks'])}</h3><ul class='checks'>")
-        for entry in extra["checks"]:
-            kind = entry["verdict"]
-            values = ", ".join(f"{k} {_short(v)}" for k, v in entry["numbers"].items())
-            text = f'{escape(entry["claim"])} <span class="soft">{escape(values)}</span>'
-            shown.append(f'<li class="{kind}">{text}</li>')
-        shown.append("</ul>")
+EMPTY = (
+    "<p>There is nothing to show yet: no run in this folder has finished. Start one with "
+    "<code>longtail run</code> or <code>longtail study</code>, then call "
+    "<code>longtail report</code> again.</p>"
+)
+UNDECIDED = (
+    "A check holds or fails where its margin is more than two standard errors from zero, and is "
+    "undecided between them or with a single seed."
+)
+
+
+def finding_section(
+    found: Finding,
+    claims: list[dict[str, Any]],
+    drawn: tuple[str, figure] | None,
+    items: list[dict[str, Any]],
+) -> str:
+    """The sentence, how many checks stand behind it, and the figure that shows it."""
+    shown = [f'<p class="finding">{with_words(found.text)}</p>']
+    if claims:
+        link = f'<a href="#checks">{escape(verdict_line(claims))}</a>'
+        shown.append(f'<p class="soft">{escape(found.note)} {link}</p>')
+    if drawn is not None:
+        caption, plot = drawn
+        shown.append(_plot("finding-plot", caption, plot, items))
     return "".join(shown)
+
+
+def notices(results: Results, groups: list[Group]) -> str:
+    """What a reader must know before any number: runs that diverged, and what could not be read."""
+    lost = [(g, run) for g in groups for run in g.diverged]
+    shown = []
+    if lost:
+        names = [f"{g.name}, seed {run.seed}{_task(run)}" for g, run in lost[:MOST_NOTICES]]
+        more = f"; and {len(lost) - MOST_NOTICES} more" if len(lost) > MOST_NOTICES else ""
+        count = "1 run diverged and is" if len(lost) == 1 else f"{len(lost)} runs diverged and are"
+        shown.append(f"† {count} in no mean and no line: {'; '.join(names)}{more}.")
+    shown += results.problems[:1]
+    if (count := len(results.problems)) > 1:
+        shown.append(f"and {count - 1} more remarks of this kind, under Settings.")
+    return "".join(f'<p class="notice">{escape(text)}</p>' for text in shown)
+
+
+def _task(run: Result) -> str:
+    at = run.summary.get("diverged_at")
+    return f" in task {at + 1:,}" if isinstance(at, int) else ""
+
+
+def with_words(text: str) -> str:
+    """The text, escaped, with definitions on hover at the first of each short name in it."""
+    known = {**METRIC_WORDS, "MC": MC}
+    text = text.replace("\0", "")  # which marks the ends of what is defined
+    for short in known:
+        text = re.sub(rf"\b{short}\b", f"\0{short}\0", text, count=1)
+    parts = text.split("\0")
+    return "".join(
+        abbreviation(known[part], part) if i % 2 else escape(part) for i, part in enumerate(parts)
+    )
+
+
+def results_section(table: Table, claims: list[dict[str, Any]], ours: str) -> str:
+    """The table, with the rows of the policy `ours` marked, and the checks."""
+    if not table.rows:
+        return EMPTY
+    shown = [as_html(table, ours)]
+    if claims:
+        order = ("fails", "undecided", "holds")
+        entries = sorted(claims, key=lambda entry: order.index(entry["verdict"]))
+        shown.append(
+            f'<details id="checks"><summary>{escape(verdict_line(claims))}</summary>'
+            f'<p class="soft">{UNDECIDED}</p><ul class="checks">'
+        )
+        shown += [_check(entry) for entry in entries]
+        shown.append("</ul></details>")
+    return "".join(shown)
+
+
+def _check(entry: dict[str, Any]) -> str:
+    values = ", ".join(
+        f"{k.replace('_', ' ')} {_short(v)}" for k, v in entry["numbers"].items() if v is not None
+    )
+    text = f'{escape(entry["claim"])} <span class="soft">{escape(values)}</span>'
+    return f'<li class="{entry["verdict"]}">{text}</li>'
 
 
 def _short(value: Any) -> str:
@@ -58,14 +132,19 @@ def _plot(target: str, caption: str, plot: figure, items: list[dict[str, Any]]) 
 def figures_section(drawn: Plots, items: list[dict[str, Any]]) -> str:
     boxes = "".join(
         f'<label><input type="checkbox" value="{i}" checked><span class="swatch" '
-        f'aria-hidden="true" style="border-color:{colour};border-top-style:{_css_dash(dash)}">'
-        f"</span>{escape(line)}</label>"
-        for i, (line, colour, dash) in enumerate(drawn.legend())
+        f'aria-hidden="true" data-colour="{colour}" style="border-top-style:{_css_dash(dash)};'
+        f'border-top-width:{max(width + 0.5, 1.5):.1f}px"></span>{escape(line)}</label>'
+        for i, (line, colour, dash, width) in enumerate(drawn.legend())
     )
     buttons = "".join(f'<button type="button" value="{v}">{v}</button> ' for v in ("all", "none"))
     shown = [
-        f'<fieldset id="lines"><legend>Shown in the figures</legend>{boxes} {buttons}</fieldset>'
+        '<details class="fold" open><summary>Lines in all figures</summary>'
+        f'<fieldset id="lines" aria-label="Lines">{boxes} {buttons}</fieldset></details>'
+        '<p class="row"><label><input type="checkbox" id="bands">95% bands over seeds</label>'
     ]
+    if any(g.diverged for g in drawn.groups):
+        shown.append("<span>✕ † where a seed diverged; it is in no line.</span>")
+    shown.append("</p>")
     if drawn.heats:
         choices = "".join(
             f'<option value="{i}">{escape(n)}</option>' for i, n in enumerate(drawn.heats)
@@ -105,7 +184,7 @@ def tasks_section(left_out: int) -> str:
 
 def compare_section(figures: list[tuple[str, figure]], items: list[dict[str, Any]]) -> str:
     captions = {
-        "curves": "RP over the tasks learned so far (A solid, B dashed)",
+        "curves": "RP over the tasks learned so far (A dashed, B solid)",
         "points": "Final score of each task: above the dotted line B is higher",
     }
     drawn = "".join(_plot(f"compare-{k}", captions[k], plot, items) for k, plot in figures)
@@ -132,21 +211,25 @@ def statistics_section(tests: list[dict[str, Any]], table: Table) -> str:
         "effect",
         "wins",
     }
-    # A label may be of some methods alone, such as the size of a buffer.
-    named = list(dict.fromkeys(k for t in tests for k in t if k not in skip))
-    named = [k for k in named if len({str(t.get(k)) for t in tests}) > 1] or named[:1]
-    heads = [*(k.replace("_", " ") for k in named), "metric", "seeds", "difference", "95% interval",
-             "p", "p, Holm", "Hedges' g", "better in"]  # fmt: skip
+    heads = ["", "seeds", "difference", "95% interval", "p", "p, Holm", "Hedges' g", "better in"]
     rows = []
+    first_metric = table.metrics[0] if table.metrics else "RP"
     for t in tests:
         value = {k: number(t[k], table.unit) for k in ("mean", "low", "high")}
         interval = f"{value['low']} to {value['high']}" if t["n"] > 1 else "-"
-        names = [display(k, t.get(k)) for k in named]
+        # A label may be of some methods alone, such as the size of a buffer.
+        labels = {k: v for k, v in t.items() if k not in (*skip, *POLICY_LABELS) and v is not None}
+        name = Group(labels, []).name
         effect = _short(t["effect"]) if t["effect"] == t["effect"] else "-"
         cells = [str(t["n"]), value["mean"], interval, _p(t["p"], t["n"]), _p(t["p_holm"], t["n"])]
         cells += [effect, f"{t['wins']} of {t['n']}"]
-        left = "".join(f'<th scope="row">{escape(n)}</th>' for n in [*names, t["metric"]])
-        rows.append(f"<tr>{left}{''.join(f'<td>{escape(c)}</td>' for c in cells)}</tr>")
+        word = METRIC_WORDS.get(t["metric"])
+        metric = abbreviation(word) if word else escape(t["metric"])
+        hidden = "" if t["metric"] == first_metric else " hidden"
+        rows.append(
+            f'<tr data-metric="{escape(t["metric"])}"{hidden}><th scope="row">{escape(name)} '
+            f"{metric}</th>{''.join(f'<td>{escape(c)}</td>' for c in cells)}</tr>"
+        )
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
     first, second = tests[0]["pair"]
     few = max(t["n"] for t in tests)
@@ -156,7 +239,7 @@ def statistics_section(tests: list[dict[str, Any]], table: Table) -> str:
         f"{escape(first)} minus {escape(second)}, paired by seed: sign-flip test "
         f"(exact up to {EXACT_UP_TO} seeds, {SAMPLES:,} random patterns above), interval from "
         "Student's t, Hedges' g of the paired differences, Holm's correction over the rows of "
-        f"a metric. {bound}"
+        f"a metric. {bound} The metric is the one chosen above the table of results."
     )
     return (
         f'<p class="soft">{note}</p><div class="scroll"><table><thead><tr>{head}</tr></thead>'

@@ -21,6 +21,7 @@ import numpy as np
 EXACT_UP_TO = 16  # 65,536 sign patterns; above, as many random ones
 _NAN = float("nan")
 SAMPLES = 1 << EXACT_UP_TO
+GROWTH = ("slope", "first", "last", "growth")  # how a curve moves with the number of tasks
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,5 @@ def growth(after: np.ndarray, curves: np.ndarray) -> dict[str, np.ndarray]:
     x = after - after.mean()
     quarter = max(1, len(after) // 4)
     first, last = curves[:, :quarter].mean(1), curves[:, -quarter:].mean(1)
-    return {
-        "slope": 100 * curves @ x / (x @ x),
-        "first": first,
-        "last": last,
-        "growth": last - first,
-    }
+    slope = 100 * curves @ x / (x @ x)
+    return dict(zip(GROWTH, (slope, first, last, last - first), strict=True))

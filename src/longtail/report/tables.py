@@ -11,15 +11,15 @@ import numpy as np
 
 from longtail.names import METRICS, POLICY_NAMES
 from longtail.report import paper
-from longtail.report.groups import Group, display, group, measured
+from longtail.report.groups import Group, display, group, measured, named_row
 from longtail.report.results import Result, Results
-from longtail.report.statistics import growth
+from longtail.report.statistics import GROWTH, growth
 
 PERCENT_SCORES = {"accuracy", "exact_match", "em", "f1", "score"}
 HEADINGS = {
     "method": "Method",
     "policy": "Policy",
-    "row": "#",
+    "row": "Policy",
     "first_moment": "1st moment",
     "second_moment": "2nd moment",
     "lr_adjust": "lr adjust",
@@ -103,9 +103,8 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
     tasks = g.runs[0].summary.get("tasks")
     if tasks is not None:
         row["tasks"] = row.get("tasks") or tasks  # as a setting, 0 stands for all there are
-    diverged = int(sum(not math.isfinite(v) for v in g.values("RP")))
-    if diverged:
-        row["diverged"] = diverged
+    if g.diverged:
+        row["diverged"] = len(g.diverged)
     for metric in dict.fromkeys((*METRICS, *asked)):
         values = g.values(metric) * scale
         values = values[np.isfinite(values)]
@@ -116,10 +115,13 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
             row[f"{metric}_by_seed"] = _by_seed(g.runs, g.values(metric) * scale)
     after, curves = g.curves
     if len(after) > 1:  # evaluated along the way: what checks on growth are made from
-        whole = curves[np.isfinite(curves).all(1)]  # of a diverged seed no mean has a part
+        whole = curves[np.isfinite(curves).all(1)]
         mean = (whole if len(whole) else curves).mean(0)
         row["RP_after"], row["RP_curve"] = after.tolist(), (mean * scale).tolist()
-        row.update(_growth(g, after, curves * scale))
+        row.update(_growth(g.evaluated, after, curves * scale))
+    elif g.diverged and not g.whole:  # checks find that it has no curve, not that it has no row
+        row.update({"RP_after": [], "RP_curve": []})
+        row.update(dict.fromkeys(f"RP_{part}" for part in GROWTH))
     if paper_key:
         theirs = paper.numbers(paper_key, row)
         row.update({f"{m}_paper": theirs[m] for m in METRICS if m in theirs})
@@ -131,9 +133,8 @@ def _by_seed(runs: list[Result], values: np.ndarray) -> dict[str, float]:
     return {str(run.seed): float(value) for run, value in pairs if math.isfinite(value)}
 
 
-def _growth(g: Group, after: np.ndarray, curves: np.ndarray) -> dict[str, Any]:
+def _growth(runs: list[Result], after: np.ndarray, curves: np.ndarray) -> dict[str, Any]:
     """How RP moves with the number of tasks, in the mean and by seed."""
-    runs = [run for run in g.runs if run.scores is not None and len(run.scores.after)]
     found: dict[str, Any] = {}
     for name, values in growth(after, curves).items():
         whole = values[np.isfinite(values)]
@@ -161,9 +162,7 @@ def _telling_apart(rows: list[dict[str, Any]], index: list[str], columns: str | 
     """The index with labels added to it until no two rows would be drawn in one place."""
 
     def places(keys: list[str]) -> int:
-        return len(
-            {(*(display(k, r.get(k)) for k in keys), str(r.get(str(columns)))) for r in rows}
-        )
+        return len({(*(label_text(k, r) for k in keys), str(r.get(str(columns)))) for r in rows})
 
     keys = dict.fromkeys(k for r in rows for k in r if not measured(k) and k != columns)
     for key in keys:
@@ -183,10 +182,11 @@ def _notes(table: Table, results: Results) -> list[str]:
     if seeds == [1]:
         notes = [f"One seed, so no standard error; unit: {table.unit}."]
     if any(f"{m}_paper" in r for r in table.rows for m in table.metrics):
-        notes.append(f"In brackets: the paper ({paper.caption(str(table.paper))}).")
+        notes.append(f"In brackets or grey: the paper ({paper.caption(str(table.paper))}).")
     diverged = sum(r.get("diverged", 0) for r in table.rows)
     if diverged:
-        notes.append(f"{diverged} runs ended in NaN and are left out of the means (marked †).")
+        words = "run diverged (NaN) and is" if diverged == 1 else "runs diverged (NaN) and are"
+        notes.append(f"{diverged} {words} left out of the means (marked †).")
     asked = results.plan.get("report", {}).get("metrics", ())
     if missing := [m for m in asked if table.rows and m not in table.metrics]:
         notes.append(f"No run has a value of {', '.join(missing)}.")
@@ -197,6 +197,11 @@ def _notes(table: Table, results: Results) -> list[str]:
     return notes
 
 
+def label_text(key: str, row: dict[str, Any]) -> str:
+    """A label of a row as a reader sees it; a numbered row by its name too."""
+    return named_row(row) if key == "row" and "row" in row else display(key, row.get(key))
+
+
 def grid(table: Table) -> Grid:
     spread: list[Any] = [None]
     if table.columns:
@@ -205,7 +210,7 @@ def grid(table: Table) -> Grid:
             spread = sorted(spread, key=lambda p: ([*POLICY_NAMES, p].index(p), str(p)))
     lines: dict[tuple[str, ...], dict[Any, dict[str, Any]]] = {}
     for row in table.rows:
-        named = tuple(display(k, row.get(k)) for k in table.index)
+        named = tuple(label_text(k, row) for k in table.index)
         lines.setdefault(named, {})[row.get(table.columns) if table.columns else None] = row
     places = [(m, c) for m in table.metrics for c in spread]
     benchmarks = {row.get("benchmark") for row in table.rows}

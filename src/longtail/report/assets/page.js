@@ -2,7 +2,8 @@
 // The plots are Bokeh's; this file only connects them to the page's own, keyboard-friendly controls.
 const $ = (id) => document.getElementById(id);
 const plots = {}; // id of the element -> Bokeh model
-const PAGE = matchMedia("(max-width: 40rem)").matches ? 15 : 50;
+const NARROW = matchMedia("(max-width: 40rem)").matches;
+const PAGE = NARROW ? 15 : 25;
 
 function element(tag, text, attributes = {}) {
   const e = document.createElement(tag);
@@ -29,12 +30,33 @@ function colourPlot(plot) {
       if (key in axis.properties) axis[key] = fore;
   }
   for (const item of plot.center) if ("grid_line_color" in item.properties) item.grid_line_color = line;
+  for (const renderer of plot.renderers) {
+    if (!renderer.glyph) continue;
+    const data = renderer.data_source?.data;
+    if (data?.colour) renderer.data_source.data = {...data, colour: Array.from(data.colour, shade)};
+    for (const key of ["line_color", "fill_color", "text_color"]) {
+      if (!(key in renderer.glyph.properties)) continue;
+      const now = renderer.glyph[key], colour = now?.value ?? now;
+      if (typeof colour === "string" && shaded.has(colour)) renderer.glyph[key] = {value: shade(colour)};
+    }
+  }
+}
+
+// The darkest colours have a lighter twin on a dark page.
+const LIGHTER = {"#0072B2": "#4FA9E8", "#6A3D9A": "#B591E5", "#A6192E": "#F27A88", "#8C6D31": "#CDA85F",
+                 "#777777": "#B0B0B0", "#D55E00": "#F0883E"};
+const shaded = new Set([...Object.keys(LIGHTER), ...Object.values(LIGHTER)]);
+
+function shade(colour) {
+  const [dark] = Object.entries(LIGHTER).find((both) => both.includes(colour)) ?? [colour]; // either twin
+  return document.documentElement.dataset.theme === "dark" ? LIGHTER[dark] ?? dark : dark;
 }
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   $("theme").textContent = theme === "dark" ? "Light" : "Dark";
   Object.values(plots).forEach(colourPlot);
+  document.querySelectorAll(".swatch").forEach((s) => { s.style.borderTopColor = shade(s.dataset.colour); });
 }
 
 $("theme").addEventListener("click", () => {
@@ -79,14 +101,44 @@ async function drawPlots() {
 }
 
 function showLines() {
-  const shown = new Set();
+  const shown = new Set(), bands = $("bands").checked;
   document.querySelectorAll("#lines input:checked").forEach((box) => shown.add(Number(box.value)));
   for (const plot of Object.values(plots))
-    for (const renderer of plot.renderers)
-      if (typeof renderer.tags[0] === "number") renderer.visible = shown.has(renderer.tags[0]);
+    for (const renderer of plot.renderers) {
+      const [line, kind] = renderer.tags;
+      if (typeof line === "number") renderer.visible = shown.has(line) && (kind !== "band" || bands);
+    }
 }
 
-function connectLines() {
+// One metric at a time, in the table of results and in the statistics
+
+function showMetric(metric) {
+  document.querySelectorAll(".switch button").forEach((button) =>
+    button.setAttribute("aria-pressed", String(button.dataset.metric === metric)));
+  const parts = [...document.querySelectorAll(".metric, tr[data-metric]")];
+  const rows = parts.filter((part) => part.tagName === "TR");
+  const known = rows.some((row) => row.dataset.metric === metric);
+  for (const part of parts)
+    if (part.tagName !== "TR" || known) part.hidden = part.dataset.metric !== metric;
+}
+
+// A link to something folded opens it
+
+function unfold() {
+  const target = location.hash.length > 1 && $(decodeURIComponent(location.hash.slice(1)));
+  if (target && target.tagName === "DETAILS") { target.open = true; target.scrollIntoView(); }
+}
+
+function connect() {
+  document.querySelectorAll(".switch button").forEach((button) =>
+    button.addEventListener("click", () => showMetric(button.dataset.metric)));
+  window.addEventListener("hashchange", unfold);
+  document.querySelectorAll('a[href="#checks"]').forEach((link) =>
+    link.addEventListener("click", () => { $("checks").open = true; }));
+  unfold();
+  if (NARROW) document.querySelectorAll("details.fold").forEach((fold) => { fold.open = false; });
+  if (!$("lines")) return;
+  $("bands").addEventListener("change", showLines);
   const boxes = document.querySelectorAll("#lines input");
   boxes.forEach((box) => box.addEventListener("change", showLines));
   document.querySelectorAll("#lines button").forEach((button) => button.addEventListener("click", () => {
@@ -186,7 +238,7 @@ function taskTable(data) {
       button.parentElement.setAttribute("aria-sort", chosen ? (up ? "ascending" : "descending") : "none");
     });
   }
-  options($("unit"), data, 0);
+  options($("unit"), data, data.opens[1]);
   $("unit").addEventListener("change", refresh);
   $("search").addEventListener("input", refresh);
   $("previous").addEventListener("click", () => { page--; draw(); });
@@ -227,8 +279,8 @@ function comparison(data) {
         `${(found.x.length - better - worse).toLocaleString("en")}.`
       : "The two have no task in common.";
   }
-  options($("compare-a"), data, 0);
-  options($("compare-b"), data, 1);
+  options($("compare-a"), data, data.opens[0]);
+  options($("compare-b"), data, data.opens[1]);
   $("compare-a").addEventListener("change", refresh);
   $("compare-b").addEventListener("change", refresh);
   refresh();
@@ -238,7 +290,7 @@ function comparison(data) {
   setTheme(document.documentElement.dataset.theme);
   await drawPlots();
   Object.values(plots).forEach(colourPlot);
-  connectLines();
+  connect();
   if ($("unit")) {
     if (typeof DecompressionStream === "undefined") {
       $("tasks-count").textContent = "This browser cannot unpack the table of tasks; a newer one can.";

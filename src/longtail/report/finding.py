@@ -1,0 +1,182 @@
+"""One sentence with what a study found, put together from its checks.
+
+The sentence claims nothing of its own: it takes the checks that compare with and without MC (else
+those on how a gap grows, else the first), and says for what they hold, fail or are undecided. A
+folder of runs that asks for no checks gets those of `default_claims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from longtail.report.checks import Claim, above, tally, with_and_without
+from longtail.report.groups import POLICY_LABELS, Group, pairs
+from longtail.report.tables import Table, better, number
+
+MOST_NAMES = 4
+MC = ("continual", "reset")
+# What the two numbers of a claim are called, and what a reader is told about them.
+_NUMBERS = {
+    ("without_mc", "with_mc"): "{metric} without → with MC",
+    ("second", "first"): "{metric} of the second → the first",
+    ("first_quarter", "last_quarter"): "RP of the first minus that of the second, over the "
+    "first → the last quarter of the tasks",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a study found.
+
+    Args:
+        text: the sentence.
+        note: what the numbers in its brackets are.
+        claims: the checks it puts into words; none where there is nothing to compare.
+        numbers: the names of the two numbers that each of them has, where they have them.
+    """
+
+    text: str
+    claims: list[Claim]
+    numbers: tuple[str, str] | None = None
+    note: str = ""
+
+    @property
+    def metric(self) -> str:
+        """The one that the claims are about."""
+        return _metric(self.claims[0]) if self.claims else "RP"
+
+    def points(self) -> list[tuple[str, float, float, str]]:
+        """(what it is about, from, to, verdict) of every claim that has both numbers."""
+        found = []
+        for entry in self.claims if self.numbers else ():
+            low, high = (entry["numbers"][key] for key in self.numbers or ())
+            if isinstance(low, int | float) and isinstance(high, int | float):
+                found.append((_about(entry), float(low), float(high), entry["verdict"]))
+        return found
+
+
+def default_claims(groups: list[Group], table: Table, pair: tuple[str, str]) -> list[Claim]:
+    """For runs that ask for no checks: the two policies of the pair, else the best two rows."""
+    if table.mixed or "RP" not in table.metrics:
+        return []
+    row_of = {id(g): row for g, row in zip(groups, table.rows, strict=True)}
+    higher = better(table, "RP")
+    claims = []
+    for a, b in pairs(groups, *pair):
+        ours, theirs = row_of[id(a)], row_of[id(b)]
+        verb = "raises" if higher else "lowers"
+        what = f"MC {verb} RP" if pair == MC else f"{pair[0]} {verb} RP beside {pair[1]}"
+        rest = {k: v for k, v in a.labels.items() if k not in ("policy", *POLICY_LABELS)}
+        numbers = with_and_without(ours, theirs) if pair == MC else {}
+        text = f"{Group(rest, []).name}: {what}"
+        claims.append(above(text, ours, theirs, lower=not higher, **numbers))
+    return claims or _best_two(groups, table)
+
+
+def _best_two(groups: list[Group], table: Table) -> list[Claim]:
+    """That the best row is better than the next; multi-task training does not compete."""
+    rows = [
+        (g.name, row)
+        for g, row in zip(groups, table.rows, strict=True)
+        if row["RP"] is not None and row.get("method") != "multitask"
+    ]
+    higher = better(table, "RP")
+    rows.sort(key=lambda entry: entry[1]["RP"], reverse=higher)
+    if len(rows) < 2:
+        return []
+    (best, first), (other, second) = rows[:2]
+    text = f"{best} has the best RP, before {other}"
+    return [above(text, first, second, lower=not higher)]
+
+
+def finding(groups: list[Group], table: Table, claims: Sequence[Claim]) -> Finding:
+    """The sentence, and the claims that it rests on."""
+    if not claims:
+        return Finding(_described(groups, table), [])
+    keys, chosen = _headline(claims)
+    note = ""
+    if keys is not None and any(_pair_text(entry, keys, table) for entry in chosen):
+        note = f"In brackets: {_NUMBERS[keys].format(metric=_metric(chosen[0]))}, in {table.unit}."
+    return Finding(_said(chosen, keys, table), chosen, keys, note)
+
+
+def _headline(claims: Sequence[Claim]) -> tuple[tuple[str, str] | None, list[Claim]]:
+    """The claims that say the same of several methods or settings, those on MC before others."""
+    for keys in _NUMBERS:
+        some = [c for c in claims if all(key in c["numbers"] for key in keys)]
+        if some:
+            return keys, [c for c in some if _statement(c) == _statement(some[0])]
+    return None, [c for c in claims if _statement(c) == _statement(claims[0])]
+
+
+def _statement(entry: Claim) -> str:
+    """`MC raises RP` of "Finetune: MC raises RP"."""
+    return entry["claim"].rpartition(": ")[2]
+
+
+def _about(entry: Claim) -> str:
+    return entry["claim"].rpartition(": ")[0]
+
+
+def _metric(entry: Claim) -> str:
+    return next((m for m in ("FGT", "BWT", "LP") if m in _statement(entry).split()), "RP")
+
+
+def _said(chosen: list[Claim], keys: tuple[str, str] | None, table: Table) -> str:
+    parts = {}
+    for word in ("holds", "undecided", "fails"):
+        some = [c for c in chosen if c["verdict"] == word]
+        names = [f"{_about(c)}{_pair_text(c, keys, table)}" for c in some]
+        parts[word] = _listed(names, len(some)) if some else None
+    statement = _statement(chosen[0])
+    statement = statement[0].upper() + statement[1:]
+    alone = not any(_about(c) for c in chosen)
+    if alone:
+        words = {"holds": "", "undecided": "Undecided: ", "fails": "Does not hold: "}
+        return f"{words[chosen[0]['verdict']]}{statement}{parts[chosen[0]['verdict']] or ''}."
+    said = [
+        f"{words} for {parts[word]}"
+        for word, words in (("holds", "holds"), ("undecided", "is undecided"), ("fails", "fails"))
+        if parts[word]
+    ]
+    if parts["holds"] and len(said) == 1:
+        return f"{statement} for {parts['holds']}."
+    return f"“{statement}” {_listed(said, len(said))}."
+
+
+def _pair_text(entry: Claim, keys: tuple[str, str] | None, table: Table) -> str:
+    values = [entry["numbers"].get(key) for key in keys or ()]
+    if not any(isinstance(v, int | float) for v in values):
+        return ""
+    shown = ["diverged" if v is None else number(float(v), table.unit) for v in values]
+    return f" ({' → '.join(shown)})"
+
+
+def _listed(names: list[str], count: int) -> str:
+    """`a, b and c`, the rest counted.
+
+    >>> _listed(["a", "b"], 2)
+    'a and b'
+    """
+    shown = names if count <= MOST_NAMES else [*names[: MOST_NAMES - 1], f"{count - 3} more"]
+    return ", ".join(shown[:-1]) + (" and " if len(shown) > 1 else "") + shown[-1]
+
+
+def _described(groups: list[Group], table: Table) -> str:
+    """A study without anything to compare: its numbers, without a claim."""
+    shown = []
+    for g, row in list(zip(groups, table.rows, strict=True))[:MOST_NAMES]:
+        values = [f"{m} {number(row[m], table.unit)}" for m in ("RP", "LP") if row.get(m)]
+        tasks = row.get("tasks")
+        name = f"{g.name} after {tasks:,} tasks" if isinstance(tasks, int) else g.name
+        shown.append(f"{name}: {', '.join(values) or 'no score'}")
+    if not shown:
+        return ""
+    more = len(groups) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more rows" if more else "") + f" ({table.unit})."
+
+
+def verdict_line(claims: Sequence[Claim]) -> str:
+    """`27 of 29 checks hold, 1 undecided`."""
+    return tally(claims).replace(" hold", " checks hold" if len(claims) != 1 else " check holds", 1)

@@ -1,0 +1,123 @@
+import json
+from pathlib import Path
+from typing import Any
+
+from helpers.made_up_runs import config, identity, write_run, write_study
+
+from longtail.report import tables
+from longtail.report.checks import Claim, claim
+from longtail.report.command import write
+from longtail.report.finding import MC, Finding, default_claims, finding, verdict_line
+from longtail.report.groups import group
+from longtail.report.results import load
+
+
+def said(folder: Path, claims: list[Claim] | None = None) -> Finding:
+    results = load(folder)
+    groups = group(results.runs)
+    table = tables.build(results, groups)
+    claims = default_claims(groups, table, MC) if claims is None else claims
+    return finding(groups, table, claims)
+
+
+def mc(name: str, holds: bool | None, low: Any, high: Any) -> Claim:
+    return claim(f"{name}: MC raises RP", holds, with_mc=high, without_mc=low)
+
+
+def test_says_for_what_the_checks_hold_with_their_numbers(tmp_path: Path):
+    write_study(tmp_path)
+    others = [claim("Something else is true", True, x=1.0)]
+    found = said(tmp_path, [*others, mc("EWC", True, 61.2, 70.0), mc("DER++", True, 71.0, 72.5)])
+    assert found.text == "MC raises RP for EWC (61.20 → 70.00) and DER++ (71.00 → 72.50)."
+    assert found.note == "In brackets: RP without → with MC, in percent."
+    assert found.points()[0] == ("EWC", 61.2, 70.0, "holds")
+
+
+def test_never_says_more_than_the_checks(tmp_path: Path):
+    write_study(tmp_path)
+    claims = [mc("A", True, 1, 2), mc("B", None, 1, 1.1), mc("C", False, 2, 1)]
+    assert said(tmp_path, claims).text == (
+        "“MC raises RP” holds for A (1.00 → 2.00), is undecided for B (1.00 → 1.10) and "
+        "fails for C (2.00 → 1.00)."
+    )
+    assert said(tmp_path, claims[1:2]).text == "“MC raises RP” is undecided for B (1.00 → 1.10)."
+    assert said(tmp_path, claims[2:]).text == "“MC raises RP” fails for C (2.00 → 1.00)."
+    for holds, word in ((None, "Undecided: "), (False, "Does not hold: "), (True, "")):
+        alone = [claim("replay is best", holds, reservoir=3.0)]
+        assert said(tmp_path, alone).text == f"{word}Replay is best."
+    lost = [mc("A", True, None, 2.0)]
+    assert said(tmp_path, lost).text == "MC raises RP for A (diverged → 2.00)."
+
+
+def test_growth_of_a_gap_is_said_where_nothing_is_compared_with_mc(tmp_path: Path):
+    write_study(tmp_path)
+    text = "same: the gap between Continual Adam and Adam grows"
+    claims = [claim("RP is near the paper's", True)]
+    claims += [claim(text, True, first_quarter=-0.5, last_quarter=-1.5)]
+    found = said(tmp_path, claims)
+    assert found.text == ("The gap between Continual Adam and Adam grows for same (-0.50 → -1.50).")
+    assert "first → the last quarter" in found.note
+
+
+def test_long_lists_are_counted(tmp_path: Path):
+    write_study(tmp_path)
+    found = said(tmp_path, [mc(f"M{i}", True, 1, 2) for i in range(9)])
+    assert found.text.endswith("M2 (1.00 → 2.00) and 6 more.")
+
+
+def test_runs_without_checks_get_those_on_their_policies(tmp_path: Path):
+    write_study(tmp_path)
+    written = write(load(tmp_path), tmp_path, with_figures=False, with_page=False)
+    table = json.loads(written["json"].read_text())
+    assert [c["claim"] for c in table["checks"]] == [
+        "Finetune: MC raises RP",
+        "EWC: MC raises RP",
+        "DER++: MC raises RP",
+    ]
+    assert {c["verdict"] for c in table["checks"]} == {"holds"}
+    assert table["finding"].startswith("MC raises RP for Finetune (")
+
+
+def test_runs_of_one_policy_are_compared_by_their_best_two(tmp_path: Path):
+    for method in ("finetune", "derpp"):
+        for seed in range(3):
+            write_run(tmp_path / f"{method}{seed}", config(method, "reset", seed), tasks=40)
+    found = said(tmp_path)
+    assert found.text.startswith("DER++ w/o MC has the best RP, before Finetune w/o MC (")
+    (entry,) = found.claims
+    assert entry["verdict"] == "holds"
+    for seed in (1, 2):
+        for method in ("finetune", "derpp"):
+            for file in (tmp_path / f"{method}{seed}").iterdir():
+                file.unlink()
+    assert said(tmp_path).text.startswith("Undecided: ")  # one seed decides nothing
+
+
+def test_a_single_run_is_described_without_a_claim(tmp_path: Path):
+    write_run(tmp_path, config())
+    found = said(tmp_path)
+    assert found.claims == []
+    assert found.text.startswith("Finetune w/ MC after 12 tasks: RP 81.24, LP 85.97")
+    assert "percent" in found.text
+
+
+def test_a_pair_of_ones_own_is_compared_by_default(tmp_path: Path):
+    planned = []
+    for policy, optimizer in (("mine", "continual"), ("theirs", "reset")):
+        for seed in range(3):
+            settings = config(optimizer=optimizer, seed=seed)
+            write_run(tmp_path / identity(settings), settings)
+            labels = {"method": "finetune", "policy": policy}
+            planned.append({"id": identity(settings), "labels": labels})
+    plan = {"runs": planned, "report": {"pair": ["mine", "theirs"]}}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    written = write(load(tmp_path), tmp_path, with_figures=False, with_page=False)
+    text = json.loads(written["json"].read_text())["finding"]
+    assert text.startswith("Mine raises RP beside theirs for Finetune (")
+
+
+def test_verdicts_are_counted_in_words():
+    assert verdict_line([claim("a", True)] * 27 + [claim("b", None), claim("c", False)]) == (
+        "27 of 29 checks hold, 1 fail, 1 undecided"
+    )
+    assert verdict_line([claim("a", True)]) == "1 of 1 check holds"
