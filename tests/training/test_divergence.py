@@ -47,7 +47,7 @@ def test_a_run_that_diverges_warns_once_and_is_marked_in_summary_and_table(tmp_p
     assert (said.out + said.err).count("diverged at task") == 1
     assert json.loads((out / "summary.json").read_text())["diverged_at"] == 0
     assert main(["report", str(out), "--no-figures", "--no-page"]) == 0
-    assert "ended in NaN and are left out" in (out / "table.md").read_text()
+    assert "1 run diverged (NaN) and is left out" in (out / "table.md").read_text()
     (row,) = json.loads((out / "table.json").read_text())["rows"]
     assert (row["diverged"], row["RP"]) == (1, None)
 

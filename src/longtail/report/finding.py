@@ -170,7 +170,8 @@ def _described(groups: list[Group], table: Table) -> str:
         values = [f"{m} {number(row[m], table.unit)}" for m in ("RP", "LP") if row.get(m)]
         tasks = row.get("tasks")
         name = f"{g.name} after {tasks:,} tasks" if isinstance(tasks, int) else g.name
-        shown.append(f"{name}: {', '.join(values) or 'no score'}")
+        none = "every seed diverged" if g.diverged else "no score"
+        shown.append(f"{name}: {', '.join(values) or none}")
     if not shown:
         return ""
     more = len(groups) - len(shown)
