@@ -171,6 +171,16 @@ def test_names_in_the_finding_and_in_notices_stay_text(tmp_path: Path):
     assert "for &lt;img src=x onerror=alert(3)&gt; (" in text
 
 
+def test_a_run_alone_has_a_figure_and_nothing_to_compare(tmp_path: Path):
+    write_run(tmp_path, config(), tasks=40, every=5)
+    assert report(tmp_path, "--no-figures", "--quiet") == 0
+    text = (tmp_path / "report.html").read_text()
+    body = text[text.index("<main>") : text.index("</main>")]
+    assert 'id="finding-plot"' in body
+    assert 'id="tasks"' in body
+    assert 'id="compare"' not in body
+
+
 def test_comparison_opens_on_the_pair(tmp_path: Path):
     write_study(tmp_path)
     results = load(tmp_path)

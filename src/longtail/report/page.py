@@ -54,6 +54,7 @@ def write(
         parts.append(("figures", "Figures", sections.figures_section(drawn, items)))
     if data["units"]:
         parts.append(("tasks", "Tasks", sections.tasks_section(data["left_out"])))
+    if len(data["units"]) > 1:
         last = [v for unit in data["units"][: len(groups)] for v in unit["last"] if v is not None]
         curves, points = plots.comparison(table, data["units"][0], np.array(last))
         body = sections.compare_section([("curves", curves), ("points", points)], items)

@@ -257,23 +257,26 @@ def finding_figure(
         both = [p for p in pairs(groups, *pair) if all(len(g.curves[0]) > 1 for g in p)]
         named = [p for p in both if about[0] in map(str, p[0].labels.values())]
         if named or both:
-            return _gap_figure((named or both)[0], table, about[0] if named else "")
+            return _curves_figure(list((named or both)[0]), table, about[0] if named else "")
     points = found.points()[:MOST_POINTS]
     if len(points) > 0 and all(name for name, *_ in points):
         return _change_figure(points, found, table)
+    alone = [g for g in groups if len(g.curves[0]) > 1]
+    if len(groups) == 1 and alone:
+        return _curves_figure([alone[0]], table, "")
     return _dot_figure(groups, table, pair)
 
 
-def _gap_figure(both: tuple[Group, Group], table: Table, title: str) -> tuple[str, figure]:
-    """RP of the two over the tasks, each with its band and its name."""
+def _curves_figure(groups: list[Group], table: Table, title: str) -> tuple[str, figure]:
+    """RP of one group or two over the tasks, each with its band and its name."""
     from bokeh.models import ColumnDataSource, HoverTool, Line, Text, VArea
 
-    found = [(g, series.rp_curve(g, scale_of(table))) for g in both]
+    found = [(g, series.rp_curve(g, scale_of(table))) for g in groups]
     unit = f"RP ({table.unit})"
     plot = _figure("tasks learned", unit, "linear", "linear")  # a gap is a difference, not a ratio
     plot.y_range.range_padding = 0.18  # pyright: ignore
     hovered = []
-    for (g, s), colour, width in zip(found, ("#0072B2", "#D55E00"), (STRONG, 2.0), strict=True):
+    for (g, s), colour, width in zip(found, ("#0072B2", "#D55E00"), (STRONG, 2.0), strict=False):
         ends = {"low": s.mean - s.half, "high": s.mean + s.half}
         data: dict[str, Any] = {"x": s.x, "y": s.mean, **ends}
         source = ColumnDataSource({k: np.asarray(v, np.float32) for k, v in data.items()})
@@ -293,7 +296,8 @@ def _gap_figure(both: tuple[Group, Group], table: Table, title: str) -> tuple[st
         plot.add_glyph(ColumnDataSource(end), text)
     tips = [("", "$name"), ("tasks learned", "@x{0}"), (unit, "@y{0.0000}")]
     plot.add_tools(HoverTool(renderers=hovered, tooltips=tips, line_policy="nearest"))
-    words = "Retained performance (RP) over the tasks learned so far, with 95% bands"
+    words = "Retained performance (RP) over the tasks learned so far"
+    words += ", with 95% bands" if any(np.isfinite(s.half).any() for _, s in found) else ""
     return _joined(words, title), plot
 
 

@@ -275,7 +275,7 @@ function comparison(data) {
     });
     source(points, "points").data = found;
     $("compare-text").textContent = found.x.length
-      ? `A ends better on ${better.toLocaleString("en")} tasks, B on ${worse.toLocaleString("en")}, equal on ` +
+      ? `Of the tasks A ends better on ${better.toLocaleString("en")}, B on ${worse.toLocaleString("en")}, equal on ` +
         `${(found.x.length - better - worse).toLocaleString("en")}.`
       : "The two have no task in common.";
   }
@@ -297,7 +297,7 @@ function comparison(data) {
     } else {
       const data = await unpack();
       taskTable(data);
-      comparison(data);
+      if ($("compare-a")) comparison(data);
     }
   }
   document.documentElement.dataset.ready = "yes";
