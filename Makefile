@@ -1,8 +1,12 @@
-# Each target builds the virtual environment it needs, once; `make clean` throws it away.
+# Each target builds what it needs of the virtual environment, once; `make clean` throws it away.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+CORE   := $(VENV)/.core
 STAMP  := $(VENV)/.installed
+# Byte code is made when a module is first imported: to make all of it would take half of a minute more.
+unexport PYTHONDONTWRITEBYTECODE
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 # A worker for each core, which takes over waiting tests of slower ones; each has one thread (conftest.py).
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
@@ -12,30 +16,52 @@ FUZZ   ?= 20000
 SEED   ?= 0
 JOBS   ?= 2
 
-.PHONY: help demo test test-all soak lint format perf clean
+.PHONY: help demo test test-all docs notebooks dist soak lint format perf clean
 
 help:
-	@echo "make demo   the synthetic study: table, checks and figure in a bit over a minute"
+	@echo "make demo   the synthetic study: table, checks, figure and page in a bit over two minutes, set-up included"
 	@echo "make test   lint, type check and the test suite"
 	@echo "make test-all   the slow and the browser tests too (some 15 minutes)"
+	@echo "make docs   the documentation site, into build/site"
+	@echo "make notebooks   run the tutorials anew and keep what they print and draw"
+	@echo "make dist   the wheel and the source distribution, into dist/"
 	@echo "make soak   hours of damaged input and killed runs (FUZZ=20000 INPUTS=1000000 KILLS=1000 SEED=0 JOBS=2)"
 	@echo "make lint   ruff, pyright and the import rules only"
 	@echo "make perf   speed and memory, as ratios taken in one run"
 
-$(STAMP): pyproject.toml constraints.txt
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("longtail needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@echo "set-up: a virtual environment in $(VENV), some seconds"
+	@$(PYTHON) -m venv $(VENV)
+
+$(CORE): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "set-up: PyTorch, matplotlib and bokeh into $(VENV), about a minute with packages near; this once"
+	@$(PIP) --editable '.[report]'
 	@touch $@
 
-demo: $(STAMP)
-	$(BIN)/python studies/tools/demo.py
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "set-up: PyTorch and what tests, documentation and integrations need into $(VENV), some two minutes; this once"
+	@$(PIP) --editable '.[dev]'
+	@touch $(CORE) $@
+
+demo: $(CORE)
+	@$(BIN)/python studies/tools/demo.py
 
 test: lint
 	$(PYTEST)
 
 test-all: lint
 	$(PYTEST) -m 'not gpu'
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site: build/site/index.html"
+
+notebooks: $(STAMP)
+	$(BIN)/python docs/notebooks/build.py
+
+dist: $(STAMP)
+	$(BIN)/python -m build --outdir dist
 
 soak: $(STAMP)
 	LONGTAIL_FUZZ=$(FUZZ) $(PYTEST) tests/fuzz

@@ -17,7 +17,7 @@ from longtail.cli import main
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted((DOCS / "methods").glob("*.md")), DOCS / "bring_your_own.md", DOCS / "running.md"]
-PAGES.append(ROOT / "README.md")
+PAGES += [ROOT / "README.md", DOCS / "README.md"]
 # Pages whose code needs the frameworks they are about, and which warn of their own affairs.
 FRAMEWORKS = {
     DOCS / "every_week.md": ("transformers", "accelerate", "lightning"),
@@ -40,7 +40,7 @@ def test_examples_with_frameworks_run(page, tmp_path, monkeypatch):
     test_examples_run(page, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What tables call a method. Multi-task training is Finetune on the union of all tasks.
 METHOD_NAMES = {

@@ -32,9 +32,40 @@ def test_pages_count_the_checks_as_they_are() -> None:
     """Wherever a page says how many checks hold, a published table has just that."""
     known = {tally(json.loads(p.read_text("utf-8"))["checks"]) for p in TABLES}
     counts = re.compile(r"\d+ of \d+ hold(?:, \d+ fail)?(?:, \d+ undecided)?")
-    for page in [scripts.ROOT / "README.md", scripts.ROOT / "REPRODUCIBILITY.md"]:
+    for name in ("README.md", "REPRODUCIBILITY.md", "docs/results.md"):
+        page = scripts.ROOT / name
         text = " ".join(page.read_text("utf-8").split())
         found = counts.findall(text)
         assert found, page.name
         assert [count for count in found if count not in known] == [], page.name
         assert "checks hold" not in text, page.name  # a count in other words would go unnoticed
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+def test_the_table_of_the_synthetic_study_is_the_published_one(name: str) -> None:
+    """Each cell of the reduced Table 1 is RP of its row and setting, and the paper's."""
+    rows = json.loads((RESULTS / "table1" / "table.json").read_text("utf-8"))["rows"]
+    found = {(row["row"], row["setting"]): (row["RP"], row["RP_paper"]) for row in rows}
+    page = (scripts.ROOT / name).read_text("utf-8")
+    lines = re.findall(r"^\| .*\(row (\d+)\)\**(.*)$", page, re.MULTILINE)
+    assert [int(row) for row, _ in lines] == [2, 3, 7, 9, 11]
+    for row, cells in lines:
+        numbers = re.findall(r"([\d.]+) \(([\d.]+)\)", cells)
+        for setting, (ours, paper) in zip(("same", "perturb", "shift"), numbers, strict=True):
+            value, published = found[int(row), setting]
+            digits = len(ours.partition(".")[2])
+            assert float(ours) == round(value, digits), (row, setting)
+            assert float(paper) == published, (row, setting)
+
+
+def test_the_table_of_split_mnist_is_the_published_one() -> None:
+    rows = json.loads((RESULTS / "seq_mnist" / "table.json").read_text("utf-8"))["rows"]
+    page = (scripts.ROOT / "docs" / "results.md").read_text("utf-8")
+    names = {"Reservoir": "reservoir", "DER++": "derpp", "A-GEM": "agem"}
+    for shown, method in names.items():
+        line = re.search(rf"^\| {re.escape(shown)} \| (8\d.*) \|$", page, re.MULTILINE)
+        assert line, shown
+        for policy, cell in zip(("continual", "reset", "carry"), line[1].split(" | "), strict=True):
+            wanted = {"method": method, "policy": policy, "buffer": 200}
+            (row,) = [r for r in rows if wanted.items() <= r.items()]
+            assert float(cell.partition(" ")[0]) == round(row["RP"], 1), (shown, policy)

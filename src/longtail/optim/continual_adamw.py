@@ -19,11 +19,14 @@ class ContinualAdamW(ContinualAdam):
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
-        lr, betas, eps: as for :class:`ContinualAdam`.
+        lr: learning rate, as for :class:`ContinualAdam`.
+        betas: decay of the first and second moment within a task.
+        eps: added to the denominator.
         weight_decay: decoupled decay :math:`\lambda`; each step multiplies by
             ``1 - lr * weight_decay``.
-        settings: ``beta3``, ``first_moment``, ``second_moment``, ``foreach``, ``maximize``,
-            ``capturable``, ``differentiable`` and ``fused``, as for :class:`ContinualAdam`.
+
+    ``beta3``, ``first_moment``, ``second_moment``, ``foreach``, ``maximize``, ``capturable``,
+    ``differentiable`` and ``fused`` are as for :class:`ContinualAdam`.
 
     Example:
         >>> import torch

@@ -1,0 +1,156 @@
+"""The documentation site: all pages are on it, their links lead on, and it fetches nothing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.scripts import ROOT, load
+
+DOCS = ROOT / "docs"
+REPOSITORY = "https://github.com/longtail-cl/longtail"
+ROOMS = ("optim", "methods", "metrics", "tasks", "training", "replicas", "benchmarks")
+NAV = re.findall(
+    r"^ +- (?:.+: )?([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE
+)
+
+
+@pytest.fixture(scope="module")
+def hooks() -> Any:
+    pytest.importorskip("mkdocs")
+    return load("docs/site/hooks.py")
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+    pages += [f"notebooks/{path.stem}.md" for path in (DOCS / "notebooks").glob("*.ipynb")]
+    pages += [path.relative_to(ROOT).as_posix() for path in ROOT.glob("results/*/README.md")]
+    missing = set(pages) - set(NAV)
+    assert not missing, f"name these in the nav of mkdocs.yml: {sorted(missing)}"
+    assert len(NAV) == len(set(NAV))
+
+
+def test_a_link_is_rewritten_for_the_site(hooks: Any) -> None:
+    pages = {*NAV, "figures/rooms.svg", "results/vqa/figures/rp_by_tasks.svg"}
+
+    def there(place: str, link: str) -> str:
+        return hooks.LINK.sub(
+            lambda m: hooks.site_link(m, place, pages, REPOSITORY), f"[x]({link})"
+        )[4:-1]
+
+    assert there("running.md", "continual_adam.md#what-it-does") == "continual_adam.md#what-it-does"
+    assert there("benchmarks/wsd.md", "../../results/wsd/README.md") == "../results/wsd/README.md"
+    assert there("README.md", "notebooks/own_method.ipynb") == "notebooks/own_method.md"
+    assert there("REPRODUCIBILITY.md", "docs/benchmarks/wsd.md") == "benchmarks/wsd.md"
+    assert there("CHANGELOG.md", "docs/architecture.md") == "architecture.md"
+    assert (
+        there("architecture.md", "../src/longtail/metrics.py")
+        == f"{REPOSITORY}/blob/main/src/longtail/metrics.py"
+    )
+    assert there("architecture.md", "../studies") == f"{REPOSITORY}/tree/main/studies"
+    assert there("running.md", "https://example.org") == "https://example.org"
+    assert there("running.md", "no_such_page.md") == "no_such_page.md"  # which the build reports
+
+
+def test_a_notebook_becomes_a_page(hooks: Any) -> None:
+    saved = json.loads((DOCS / "notebooks" / "first_steps.ipynb").read_text(encoding="utf-8"))
+    page = hooks.as_markdown(saved, "first_steps.ipynb")
+    assert page.startswith("# First steps")
+    assert "tasks seen: 3" in page
+    assert re.search(r"!\[Accuracy over all tasks[^]]*\]\(data:image/png;base64,", page)
+
+
+def test_docstrings_become_markdown() -> None:
+    pytest.importorskip("griffe")
+    pytest.importorskip("latex2mathml")
+    as_markdown = load("docs/site/docstrings.py").as_markdown
+    assert as_markdown("Call :meth:`end_task` of :class:`~torch.optim.Adam`.") == (
+        "Call `end_task` of `torch.optim.Adam`."
+    )
+    assert as_markdown("Example:\n    >>> 1") == "Examples:\n    >>> 1"
+    text = as_markdown("Where\n\n.. math::\n    a &= b_1 \\\\\n    c &= d\n\nand :math:`v_c`.")
+    assert text.count("<mtr>") == 2
+    assert ".. math" not in text
+    assert "$" not in text
+    assert text.endswith("</math>.")
+
+
+def test_readme_is_two_screens_and_works_anywhere() -> None:
+    """Its links are whole addresses, for the package index, and lead to files that are here."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 90
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert links
+    assert all(link.startswith("https://") for link in links)
+    own = rf"(?:{REPOSITORY}/(?:blob|tree)|https://raw\.githubusercontent\.com/longtail-cl/longtail)/main/(.+)"
+    files = [found[1] for link in links if (found := re.fullmatch(own, link))]
+    assert len(files) > 10
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    assert len(re.findall(r"^!\[", text, re.MULTILINE)) == 1
+    assert len(re.findall(r"^\| --- ", text, re.MULTILINE)) == 1
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does; a warning is an error."""
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings_handlers.python")
+    out = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(out),
+    ]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout + done.stderr == ""
+    return out
+
+
+@pytest.mark.slow
+def test_the_site_has_every_public_name(site: Path) -> None:
+    inventory = (site / "objects.inv").read_bytes()
+    body = zlib.decompress(inventory.split(b"zlib.\n", 1)[1]).decode()
+    known = {line.split(" ", 1)[0] for line in body.splitlines()}
+    for room in ROOMS:
+        module = importlib.import_module(f"longtail.{room}")
+        for name in getattr(module, "__all__", ("ScoreMatrix", "summary", "curve")):
+            places = {f"longtail.{room}.{name}", f"longtail.{room}.{name}.{name}"}
+            assert places & known, f"longtail.{room}.{name} is not in the reference"
+    assert {"longtail.report.checks.claim", "longtail.report.results.load"} <= known
+
+
+@pytest.mark.slow
+def test_the_site_fetches_nothing_and_can_be_searched(site: Path) -> None:
+    fetched = re.compile(
+        r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//|<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//'
+    )
+    for path in site.rglob("*.html"):
+        assert not fetched.search(path.read_text(encoding="utf-8")), path
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert {"continual_adam/", "api/optim/", "notebooks/first_steps/", "results/table1/"} <= found
+
+
+@pytest.mark.slow
+def test_formulas_and_pictures_are_drawn(site: Path) -> None:
+    reference = (site / "api" / "optim" / "index.html").read_text(encoding="utf-8")
+    assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in reference
+    assert ":meth:" not in reference
+    tutorial = (site / "notebooks" / "every_week" / "index.html").read_text(encoding="utf-8")
+    assert "data:image/png;base64," in tutorial
+    assert (site / "results" / "vqa" / "figures" / "rp_by_tasks.svg").is_file()
