@@ -11,6 +11,7 @@ import json
 import os
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,41 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         page = as_markdown(json.loads(path.read_text(encoding="utf-8")), path.name)
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
+    complete(config["nav"], [file.src_uri for file in files.documentation_pages()])
     return files
+
+
+def complete(nav: list[Any], pages: list[str]) -> None:
+    """Adds each page that `mkdocs.yml` leaves out to the first section with one of its folder."""
+    sections = list(sections_of(nav))
+    named = {page for section in sections for page in pages_of(section)}
+    for page in sorted(set(pages) - named):
+        near = [s for s in sections[1:] if folder(page) in {folder(other) for other in pages_of(s)}]
+        if near:
+            near[0].append(page)
+
+
+def sections_of(nav: list[Any]) -> Iterator[list[Any]]:
+    """The list itself and those within it."""
+    yield nav
+    for entry in nav:
+        for value in entry.values() if isinstance(entry, dict) else ():
+            if isinstance(value, list):
+                yield from sections_of(value)
+
+
+def pages_of(section: list[Any]) -> Iterator[str]:
+    """The pages that a section names itself."""
+    for entry in section:
+        for value in entry.values() if isinstance(entry, dict) else (entry,):
+            if isinstance(value, str):
+                yield value
+
+
+def folder(page: str) -> str:
+    """A page's folder; a README of `results/` stands for its own."""
+    own = posixpath.dirname(page)
+    return posixpath.dirname(own) if page.startswith("results/") else own
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
