@@ -1,4 +1,4 @@
-"""A run whose weights are not finite says so, wherever its scores are shown."""
+"""A run whose weights or losses are not finite says so, wherever its scores are shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from longtail.cli import main
 from longtail.report.results import load
 from longtail.runs.config import resolve
 from longtail.runs.session import RunOptions, train_run, train_stack
-from longtail.training.divergence import Divergence
+from longtail.training.divergence import WAITING, Divergence, Losses
 
 QUIET = RunOptions("cpu", threads=1, quiet=True)
 SMALL = ["--tasks", "4", "--zero-shot", "0", "--features", "4", "--cap", "20"]
@@ -82,3 +82,72 @@ def test_where_it_diverged_outlives_an_interruption(tmp_path: Path):
     with pytest.raises(EOFError):
         train_run(config, tmp_path, options, on_step=stop)
     assert train_run(config, tmp_path, options)["diverged_at"] == 0
+
+
+def test_tasks_with_a_bad_loss_are_counted_and_the_first_is_kept():
+    losses = Losses(torch.device("cpu"))
+    for task in range(WAITING + 5):  # more than are looked at in one go
+        for value in (3e38, 3e38, math.nan if task in (3, WAITING + 2) else 1.0):
+            losses.note(torch.tensor(value, requires_grad=True))
+        losses.look(task)
+    losses.settle()
+    assert (losses.count, losses.first) == (2, 3)
+
+
+def test_a_bad_loss_in_the_middle_of_a_task_outlives_an_interruption():
+    before, after = Losses(torch.device("cpu")), Losses(torch.device("cpu"))
+    before.note(torch.tensor(math.inf))
+    after.load_state_dict(before.state_dict())
+    after.note(torch.tensor(1.0))
+    after.look(7)
+    after.settle()
+    assert (after.count, after.first) == (1, 7)
+
+
+FLAGS = {"data.tasks": 4, "data.zero_shot": 0, "data.features": 4, "data.cap": 20}
+
+
+def _bad_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every loss is infinite, and its gradient as it was: as where a scaler skips the steps."""
+    from longtail.methods import Method
+
+    loss = Method.loss
+    monkeypatch.setattr(Method, "loss", lambda self, batch: loss(self, batch) + math.inf)
+
+
+def test_losses_that_are_not_finite_are_told_though_the_weights_are(
+    tmp_path: Path, monkeypatch, capfd
+):
+    config = resolve("toy", flags=FLAGS)
+    whole = train_run(config, tmp_path / "whole", QUIET)
+    assert "nonfinite_losses" not in whole
+    _bad_losses(monkeypatch)
+    found = train_run(config, tmp_path / "bad", QUIET)
+    assert found.pop("nonfinite_losses") == 4  # tasks
+    assert found == whole
+    said = capfd.readouterr().err
+    assert said.count("diverged at task 0 (task 0): losses are infinite or not a number") == 1
+
+
+def test_stop_on_nan_stops_for_losses_too(tmp_path: Path, monkeypatch):
+    _bad_losses(monkeypatch)
+    options = RunOptions("cpu", threads=1, quiet=True, stop_on_nan=True)
+    with pytest.raises(FloatingPointError, match=r"task 0 .*losses are infinite"):
+        train_run(resolve("toy", flags=FLAGS), tmp_path, options)
+
+
+def test_in_a_study_the_run_that_diverges_fails_and_the_others_go_on(tmp_path: Path, capsys):
+    file, out = tmp_path / "a.toml", tmp_path / "out"
+    file.write_text(
+        'benchmark = "toy"\noptimizers = ["continual"]\nstack = false\n'
+        "[data]\ntasks = 4\nzero_shot = 0\nfeatures = 4\ncap = 20\n"
+        '[grid]\n"train.lr" = [1e-3, 1e30]\n'
+    )
+    flags = ["--out", str(out), "--device", "cpu", "--quiet", "--no-report"]
+    assert main(["study", str(file), *flags, "--stop-on-nan"]) == 1
+    assert "diverged at task 0" in capsys.readouterr().err
+    (failed,) = out.glob("runs/*/error.json")
+    assert "FloatingPointError" in failed.read_text()
+    assert len(list(out.glob("runs/*/summary.json"))) == 1
+    assert main(["study", str(file), *flags]) == 0  # without it the run is trained to its end
+    assert len(list(out.glob("runs/*/summary.json"))) == 2

@@ -116,6 +116,8 @@ def _failed(error: Exception) -> int:
         return _say(str(error), 2)
     if isinstance(error, FloatingPointError):  # a run that diverged, with --stop-on-nan
         return _say(str(error), 1)
+    if isinstance(error, MemoryError) and str(error):  # what a run says when it runs out of it
+        return _say(str(error), 1)
     if isinstance(error, ModuleNotFoundError):
         return _say(f"this needs the package {error.name!r}, which is not installed", 1)
     if isinstance(error, OSError):

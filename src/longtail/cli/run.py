@@ -80,7 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also log to tensorboard, wandb or mlflow; may be given more than once",
     )
     add_freshness(parser)
-    add("--stop-on-nan", action="store_true", help="stop where weights are infinite or NaN")
+    add(
+        "--stop-on-nan",
+        action="store_true",
+        help="stop where weights or losses are infinite or NaN",
+    )
     add("--quiet", action="store_true", help="print only warnings and errors")
     add("--json", action="store_true", help="JSON lines on stdout")
 

@@ -51,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also log to tensorboard, wandb or mlflow; may be given more than once",
     )
     add_freshness(parser)
+    parser.add_argument(
+        "--stop-on-nan",
+        action="store_true",
+        help="a run whose weights or losses become infinite or NaN fails; the others go on",
+    )
     parser.add_argument("--no-report", action="store_true", help="leave out tables and page")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
@@ -74,6 +79,7 @@ def main(args: argparse.Namespace) -> int:
             args.device,
             None,
             args.snapshot_minutes,
+            stop_on_nan=args.stop_on_nan,
             log=tuple(args.log),
             keep=args.keep,
             fresh=args.fresh,

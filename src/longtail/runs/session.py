@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from longtail.metrics import ScoreMatrix, curve
+from longtail.optim.cpu.build import variant
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import RunConfig
 from longtail.runs.files import Journal, RunFiles, StackFiles
@@ -40,6 +41,7 @@ from longtail.support.signals import Stopped, StopRequest
 from longtail.training import Interrupted, Run, train
 
 _ENTRIES = frozenset({"run", "generators", "scores", "seconds", "sessions", "started"})
+_LATER = frozenset({"diverged", "losses"})  # not in all snapshots of this format
 LOOK_SECONDS = 5.0  # least time between two looks at whether a run diverged
 PARTIAL_SECONDS = 10.0  # least time between two writings of a stack's scores
 
@@ -54,7 +56,8 @@ class RunOptions:
         snapshot_minutes: least time between snapshots; 0 writes one after every step.
         quiet: print only warnings and errors.
         json: print JSON lines.
-        stop_on_nan: raise `FloatingPointError` where weights are infinite or not a number.
+        stop_on_nan: raise `FloatingPointError` where weights or losses are infinite or not a
+            number.
         keep: refuse to compute a run anew whose code or data have changed, in place of doing so.
         fresh: compute it anew in any case.
     """
@@ -396,6 +399,10 @@ class Session:
 
             try:
                 train(run, on_evaluation=self._record, on_step=after_step)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                raise MemoryError(self._without_memory(error)) from error
             except Interrupted:
                 self.save()
                 self.write_timing()
@@ -410,7 +417,7 @@ class Session:
         self.save(keep=1)  # the end is a state too; nothing will fall back from it
 
     def _look_for_divergence(self, at_once: bool = False) -> None:
-        """Say once that weights are not finite; looked at now and then, as a GPU is waited for.
+        """Say once that weights or losses are not finite; a GPU is waited for, so now and then.
 
         Raises:
             FloatingPointError: where that is asked for.
@@ -419,17 +426,35 @@ class Session:
         if self.warned or (recent and not at_once and not self.stop_on_nan):
             return
         self.looked = time.monotonic()
-        task = self.run.divergence.found()
-        if task is None:
+        task, losses = self.run.divergence.found(), self.run.losses
+        losses.settle()
+        if task is None and losses.first < 0:
             return
-        name = self.run.sequence.names[task]
-        text = f"diverged at task {task} ({name}): weights are infinite or not a number"
+        at = losses.first if task is None else task
+        what = "losses" if task is None else "weights"
+        name = self.run.sequence.names[at]
+        text = f"diverged at task {at} ({name}): {what} are infinite or not a number"
         if self.stop_on_nan:
             raise FloatingPointError(
                 f"{text}; a lower learning rate may help ({self.files.folder})"
             )
         self.warned = True
-        self.tell.warn(f"{text}; scores from there on mean nothing, and reports leave them out")
+        told = "scores from there on mean nothing, and reports leave them out"
+        if task is None:
+            told = "the weights are finite, so reports keep its scores; look at them with care"
+        self.tell.warn(f"{text}; {told}")
+
+    def _without_memory(self, error: Exception) -> str:
+        """What happened, what is left and what to do, in one sentence."""
+        run, kept = self.run, self.snapshots.files()
+        name = run.sequence.names[min(run.position.task, len(run.sequence) - 1)]
+        left = f"the last snapshot is kept ({kept[-1]})" if kept else "there is no snapshot yet"
+        return (
+            f"out of memory at task {run.position.task} ({name}) on {run.device}: "
+            f"{str(error).partition('. ')[0]}; {left}, and the same command goes on from there "
+            "where there is more memory: end what else uses it, or take fewer --jobs or --device "
+            "cpu; half of --batch-size with --accumulate 2 needs less, in a new --out"
+        )
 
     def save(self, keep: int = 2) -> None:
         self.run.recorder.settle()  # into the journal too
@@ -457,6 +482,7 @@ class Session:
             "snapshots": {"count": self.snapshots.count, "seconds": self.snapshots.seconds},
             "versions": versions(),
             "hardware": hardware(self.run.device),
+            "optimizer_step": optimizer_step(self.run.device),
             # seen from this one: where relative paths in the settings begin
             "directory": _seen_from(self.files.folder.resolve(), Path.cwd()),
         }
@@ -477,7 +503,7 @@ class Session:
     def _usable(self, state: dict[str, Any]) -> str | None:
         missing = _ENTRIES - state.keys()
         if not missing and isinstance(state["run"], dict):
-            missing = self.run.state_dict().keys() - {"diverged"} - state["run"].keys()
+            missing = self.run.state_dict().keys() - _LATER - state["run"].keys()
         if missing:
             return f"it has no {min(missing)}"
         if self.journal is None:
@@ -528,6 +554,20 @@ def _seen_from(folder: Path, path: Path) -> str:
         return os.path.relpath(path, folder)
     except ValueError:  # another drive of Windows
         return str(path)
+
+
+def optimizer_step(device: torch.device) -> str:
+    """Which implementation of Continual Adam's step was used; all compiled ones give one result."""
+    if device.type != "cpu":
+        return f"{device.type}: fused kernels where they apply"
+    found = variant()
+    return "for-loop, or another optimizer's" if found is None else f"compiled: {found}"
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether it is for lack of memory, which torch says by a text on a CPU."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or "can't allocate memory" in str(error)
 
 
 def running_rp(matrix: ScoreMatrix) -> float | None:

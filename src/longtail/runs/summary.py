@@ -19,7 +19,9 @@ from longtail.training.evaluation import evaluate_validation
 
 def run_summary(run: Run, config: RunConfig) -> dict[str, Any]:
     """The content of summary.json."""
-    return _result(finite(_metrics(run)), run, config) | _diverged(int(run.divergence.first))
+    found = _result(finite(_metrics(run)), run, config) | _diverged(int(run.divergence.first))
+    run.losses.settle()
+    return found | ({"nonfinite_losses": run.losses.count} if run.losses.count else {})
 
 
 def _diverged(first: int) -> dict[str, int]:

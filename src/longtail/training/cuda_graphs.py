@@ -195,6 +195,8 @@ class Graphs:
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 function()
+        except torch.OutOfMemoryError:  # says so itself
+            raise
         except RuntimeError as error:
             raise ValueError(f"cuda_graph: this cannot be captured: {error}") from error
         finally:

@@ -5,11 +5,15 @@ outputs that are all NaN is class 0. A loss that is not finite makes its gradien
 division the weights, not finite either, so they are looked at, once a task and on the device:
 
     first <- task    where first < 0 and Σ w is not finite (a sum of finite floats, in doubles, is)
+
+Weights may stay finite though losses do not: a gradient scaler skips such steps, the best epoch of
+a task may be one before them. So the losses of each task are added up too, where the gradient is
+made from a loss, and looked at in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +87,50 @@ class Divergence:
         first = self.first
         diverged = first[first >= 0]
         return int(diverged.min()) if diverged.numel() else None
+
+
+class Losses:
+    """How many tasks had a loss that was infinite or not a number, and the first of them.
+
+    A step adds its loss to a sum on the device, one small kernel that a CUDA graph captures as
+    well; nothing waits for it. Replicas have one sum: their losses are added up before.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._sums = torch.zeros(WAITING, dtype=torch.float64, device=device)
+        self._places = self._sums.unbind()  # of each task, as views: indexing costs as much again
+        self._tasks: list[int] = []
+        self.count, self.first = 0, -1
+
+    def note(self, loss: Tensor) -> None:
+        self._sum.add_(loss.detach())
+
+    def look(self, task: int) -> None:
+        """End a task; nothing waits for the device until many have ended."""
+        self._places[len(self._tasks)].copy_(self._sum)
+        self._sum.zero_()
+        self._tasks.append(task)
+        if len(self._tasks) == WAITING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count what is waiting, which is read from the device."""
+        finite = self._sums[: len(self._tasks)].isfinite().tolist()
+        bad = [task for task, good in zip(self._tasks, finite, strict=True) if not good]
+        self._tasks.clear()
+        self.count += len(bad)
+        if bad and self.first < 0:
+            self.first = bad[0]
+
+    def state_dict(self) -> dict[str, float | int]:
+        self.settle()
+        return {"count": self.count, "first": self.first, "sum": float(self._sum)}
+
+    def load_state_dict(self, state: Mapping[str, float | int]) -> None:
+        self._tasks.clear()
+        self.count, self.first = int(state["count"]), int(state["first"])
+        self._sum.fill_(state["sum"])  # in place: a graph knows where it is
 
 
 def _wide(p: Tensor) -> torch.dtype:

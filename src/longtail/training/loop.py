@@ -27,7 +27,7 @@ from longtail.tasks.keywords import accept_keywords
 from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.training.boundary import end_task, set_mode
 from longtail.training.cuda_graphs import GraphForward, GraphStep
-from longtail.training.divergence import Divergence
+from longtail.training.divergence import Divergence, Losses
 from longtail.training.evaluation import Function, as_evaluator, due
 from longtail.training.optimizer import (
     autocast,
@@ -102,7 +102,8 @@ class Run:
         self.optimizer = build_optimizer(model, self.policies, settings, self.optim)
         self.autocast = autocast(self.device, settings.autocast)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
-        self.gradient = choose_gradient(method, self.autocast, self.scaler)
+        self.losses = Losses(self.device)
+        self.gradient = choose_gradient(method, self.autocast, self.scaler, self.losses.note)
         self.position = Position()
         self.divergence = Divergence(parameter_groups(model), lead_of(model))
         self.best: Best | None = None  # the best epoch of this task so far
@@ -140,6 +141,7 @@ class Run:
             "scaler": self.scaler.state_dict(),
             "best": self.best,
             "diverged": self.divergence.first,
+            "losses": self.losses.state_dict(),
             "matrices": {name: matrix.state_dict() for name, matrix in self.matrices.items()},
             "generator": torch.get_rng_state(),
             "cuda_generator": torch.cuda.get_rng_state(self.device) if cuda else None,
@@ -161,6 +163,8 @@ class Run:
         self.best = load_best(state["best"], self.device)
         if "diverged" in state:  # not in snapshots from before it was looked for
             self.divergence.first = state["diverged"].to(self.device)
+        if "losses" in state:
+            self.losses.load_state_dict(state["losses"])
         self.recorder.forget()
         for name, matrix in self.matrices.items():
             matrix.load_state_dict(state["matrices"][name])
@@ -220,6 +224,7 @@ def train(
             run.method.end_task(examples)
             end_task(run, position.task)
             run.divergence.look(position.task)
+            run.losses.look(position.task)
         record_scores(run)
         position.task, position.epoch, position.step = position.task + 1, 0, 0
         if on_step is not None:

@@ -65,9 +65,14 @@ def update(
 
 
 def choose_gradient(
-    method: Method, autocast: AbstractContextManager[Any], scaler: torch.amp.GradScaler
+    method: Method,
+    autocast: AbstractContextManager[Any],
+    scaler: torch.amp.GradScaler,
+    note: Callable[[Tensor], None] = lambda loss: None,
 ) -> Gradient:
     """How a run gets the gradient of `method.loss`, decided once, when the run is built.
+
+    `note` is shown every loss, where there is one.
 
     By autograd; but where nobody reads the loss or the outputs of linear models with squared
     errors, their gradient is written down without.
@@ -76,6 +81,7 @@ def choose_gradient(
     def by_autograd(batch: Batch, share: float) -> None:
         with autocast:
             loss = method.loss(batch)
+        note(loss)
         scaler.scale(loss if share == 1.0 else loss * share).backward()
 
     kind = type(method)

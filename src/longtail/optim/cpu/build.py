@@ -23,7 +23,9 @@ from pathlib import Path
 
 _POSIX = hasattr(os, "getuid")  # elsewhere files have no such owner and mode
 _SOURCE = Path(__file__).with_name("step.cpp")
-_BASE = ("-std=c++17", "-O3", "-fno-math-errno", "-shared", "-fPIC")
+# Without contraction a product and a sum are rounded one by one on every processor, so that all
+# variants give the same bits.
+_BASE = ("-std=c++17", "-O3", "-fno-math-errno", "-ffp-contract=off", "-shared", "-fPIC")
 # Not every compiler knows these; the best that works is taken.
 _EXTRAS = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 
@@ -34,10 +36,11 @@ def library() -> ctypes.CDLL | None:
     for compiler in _compilers():
         for extra in _EXTRAS:
             try:
-                path = _compiled(compiler, (*_BASE, *extra))
-                return _declare(ctypes.CDLL(str(path)))
+                lib = load(compiler, extra)
             except (OSError, subprocess.SubprocessError):
                 continue
+            _used.append(" ".join([Path(compiler).name, *_BASE[:-2], *extra]))
+            return lib
     warnings.warn(
         "fused=True on the CPU needs a C++ compiler (tried $CXX, c++, g++, clang++); "
         "using the for-loop instead",
@@ -45,6 +48,24 @@ def library() -> ctypes.CDLL | None:
         stacklevel=2,
     )
     return None
+
+
+_used: list[str] = []  # the variant that this process has loaded, if any
+
+
+def variant() -> str | None:
+    """Compiler and flags of the step that this process has used; None where it used none."""
+    return _used[-1] if _used else None
+
+
+def load(compiler: str, extra: tuple[str, ...]) -> ctypes.CDLL:
+    """One variant of the step, compiled where it is not there yet.
+
+    Raises:
+        OSError: it cannot be loaded.
+        subprocess.SubprocessError: this compiler does not know these flags.
+    """
+    return _declare(ctypes.CDLL(str(_compiled(compiler, (*_BASE, *extra)))))
 
 
 def _compilers() -> Iterator[str]:
