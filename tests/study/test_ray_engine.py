@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from longtail.study.file import read_study
 from longtail.study.jobs import JobOptions, make_jobs
 from longtail.study.local import train_jobs_here
 from longtail.study.ray_engine import pack, unpack
+from longtail.support.files import FolderBusyError, FolderLock
 
 STUDY = """
 benchmark = "toy"
@@ -138,3 +141,64 @@ def _tasks_of(ray) -> list[int]:
         except OSError:
             continue
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_a_lost_head_node_ends_the_study_and_leaves_what_was_done(tmp_path: Path):
+    """Ray gives up after a minute; the same command, on a new cluster or none, goes on."""
+    pytest.importorskip("ray")
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    file.write_text(STUDY.replace('"0-1"', '"0"').replace("[data]", "stack = false\n[data]"))
+    command = [sys.executable, "-m", "longtail", "study", str(file), "--device", "cpu", "--quiet"]
+    command += ["--no-report", "--snapshot-minutes", "0", "--out"]
+    with subprocess.Popen([*command, str(out), "--engine", "ray"], stderr=subprocess.PIPE) as study:
+        while study.poll() is None and not any(out.glob("runs/*/snapshot/*.pt")):
+            time.sleep(0.2)
+        head = [
+            pid
+            for pid in _descendants(study.pid)
+            if any(name in _command_of(pid) for name in (b"gcs_server", b"raylet/raylet"))
+        ]
+        assert head
+        for pid in head:
+            os.kill(pid, signal.SIGKILL)
+        study.communicate(timeout=180)
+    assert study.returncode not in (0, 2)
+    assert any(out.glob("runs/*/snapshot/*.pt"))
+    _wait_for_free_folders(out)
+    again = subprocess.run([*command, str(out)], capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0, again.stderr
+    timings = [json.loads(path.read_text()) for path in out.glob("runs/*/timing.json")]
+    assert max(timing["sessions"] for timing in timings) == 2  # it went on, not from the start
+    whole = tmp_path / "whole"
+    assert subprocess.run([*command, str(whole)], timeout=300).returncode == 0
+    assert contents(out / "runs") == contents(whole / "runs")
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [int(child) for child in listed] + [x for c in listed for x in _descendants(int(c))]
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _wait_for_free_folders(out: Path, seconds: float = 60.0) -> None:
+    """Until the workers of the lost node, which end by themselves, hold no folder any more."""
+    end = time.monotonic() + seconds
+    for folder in out.glob("runs/*"):
+        while True:
+            try:
+                with FolderLock(folder):
+                    break
+            except FolderBusyError:
+                assert time.monotonic() < end
+                time.sleep(0.5)
