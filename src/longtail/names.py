@@ -35,6 +35,18 @@ METHOD_NAMES = {
     "reservoir": "Reservoir",
     "derpp": "DER++",
     "agem": "A-GEM",
+    "l2": "L2",
+    "si": "SI",
+    "lwf": "LwF",
+    "ewc_adam": "EWC, Adam's v",
+    "ewc_routed": "EWC, routed",
+    "agem_routed": "A-GEM, routed",
+    "coma": "CoMA",
+    "cofima": "CoFiMA",
+    "reservoir_l2": "Reservoir + L2",
+    "reservoir_ewc_adam": "Reservoir + EWC, Adam's v",
+    "reservoir_coma": "Reservoir + CoMA",
+    "reservoir_cofima": "Reservoir + CoFiMA",
     "multitask": "MTL",
 }
 METHODS = tuple(METHOD_NAMES)

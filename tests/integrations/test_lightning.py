@@ -191,6 +191,11 @@ def test_fabric(tmp_path: Path) -> None:
         ("Reservoir", {"buffer": 10}),
         ("DERPlusPlus", {"buffer": 10}),
         ("AGEM", {"buffer": 10}),
+        ("EWCAdam", {"strength": 50.0}),
+        ("RoutedEWC", {"strength": 5.0}),
+        ("SynapticIntelligence", {}),
+        ("LwF", {}),
+        ("CoMA", {}),
     ],
 )
 def test_methods_in_lightnings_loop(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
@@ -207,6 +212,7 @@ def test_methods_in_lightnings_loop(tmp_path: Path, name: str, settings: dict[st
     method = make(mine, CLASSIFICATION)
     for week in (1, 2):
         optimizer: Any = mine.configure_optimizers()[0][0]
+        method.optimizer = optimizer
         if week == 2:
             load_memory(optimizer, tmp_path / "mine", mine)
         for x, y in data(week):

@@ -295,7 +295,7 @@ def test_replay_of_ragged_inputs_and_outputs(name: str) -> None:
 def test_a_method_alone_in_a_loop_of_ones_own(name: str) -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
     method = METHODS[name](model, CLASSIFICATION)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = method.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(3):
         x, y = torch.randn(32, 6), torch.randint(3, (32,))
         losses = []

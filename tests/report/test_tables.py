@@ -257,6 +257,34 @@ def test_selection_goes_by_validation_and_never_by_test_scores(tmp_path: Path):
     )
 
 
+def _with_two_settings(folder: Path) -> Results:
+    """RP is lr times strength, the best of two by two for seeds 7 and 8, the worst for seed 0."""
+    entries = []
+    for lr in (0.1, 0.2):
+        for strength in (1.0, 2.0):
+            for seed in (0, 7, 8):
+                settings = config(seed=seed, lr=lr)
+                settings["methods"] = {"strength": strength}
+                made = write_run(folder / "runs" / identity(settings), settings)
+                set_rp(made, lr * strength if seed else 1 - lr * strength)
+                labels = {"method": "ewc", "policy": "reset", "lr": lr, "strength": strength}
+                entries.append({"id": identity(settings), "labels": labels})
+    chosen = {"key": ["train.lr", "methods.strength"], "seeds": [7, 8]}
+    (folder / "plan.json").write_text(json.dumps({"runs": entries, "select": chosen}))
+    return load(folder)
+
+
+def test_several_settings_are_selected_by_seeds_that_are_not_reported(tmp_path: Path):
+    results = _with_two_settings(tmp_path)
+    select(results)
+    assert [run.seed for run in results.runs] == [0]
+    (row,) = tables.build(results).rows
+    assert row["selected"] == {"lr": 0.2, "strength": 2.0}
+    assert (row["seeds"], row["RP"]) == (1, pytest.approx(60.0))
+    told = "lr, strength chosen by RP of seeds 7 to 8: EWC w/o MC lr 0.2 strength 2.0"
+    assert told in " ".join(tables.build(results).notes)
+
+
 def test_without_validation_scores_nothing_is_selected(tmp_path: Path):
     results = _with_learning_rates(tmp_path, {0.1: None, 0.01: None})
     select(results)

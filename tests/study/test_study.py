@@ -63,6 +63,37 @@ def test_file_expands_to_methods_policies_grid_and_seeds(tmp_path: Path):
     assert runs[0].config.data.tasks == 12
 
 
+def test_a_grid_may_be_of_one_method_and_selected_by_seeds_of_its_own(tmp_path: Path):
+    text = study_file(tmp_path, methods='methods = ["finetune", "ewc", "l2"]').read_text()
+    text += '[grid]\n"method.ewc.strength" = [1.0, 2.0]\n"method.l2.strength" = [0.1, 0.2, 0.3]\n'
+    text += '[select]\nkey = "methods.strength"\nseeds = "8-9"\n'
+    path = study_file(tmp_path, text)
+    read = read_study(path)
+    runs = expand(read)
+    assert read.seeds == [0, 1, 8, 9]
+    found = {
+        m: {r.labels.get("strength") for r in runs if r.config.method == m} for m in read.methods
+    }
+    assert found == {"finetune": {None}, "ewc": {1.0, 2.0}, "l2": {0.1, 0.2, 0.3}}
+    assert len(runs) == (1 + 2 + 3) * 2 * 4
+    path.write_text(path.read_text().replace("8-9", "1-9"))
+    with pytest.raises(ValueError, match="seed 1 is one of the study's"):
+        read_study(path)
+
+
+def test_reported_seeds_train_at_the_best_values_alone(tmp_path: Path, capsys):
+    text = TINY.replace('"0-1"', '"0-1"\noptimizers = ["reset"]')
+    text += '[grid]\n"train.lr" = [0.0, 0.05]\n[select]\nkey = "train.lr"\nseeds = [8]\n'
+    path, out = study_file(tmp_path, text), tmp_path / "out"
+    words = (path, "--out", out, "--quiet", "--no-report")
+    assert study(*words, "--best") == 2
+    assert "--only seed=8-8" in capsys.readouterr().err
+    assert study(*words, "--only", "seed=8") == 0
+    assert study(*words, "--best") == 0
+    found = {(run.seed, run.config["train"]["lr"]) for run in load(out).finished}
+    assert found == {(8, 0.0), (8, 0.05), (0, 0.05), (1, 0.05)}
+
+
 def test_adding_a_seed_keeps_the_ids_of_the_others(tmp_path: Path):
     few = {run.id for run in expand(read_study(study_file(tmp_path)))}
     more = {run.id for run in expand(read_study(study_file(tmp_path, seeds='seeds = "0-2"')))}
@@ -153,6 +184,8 @@ def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
         ("[method]\nbufer = 3", "method.bufer = 3"),
         ("[method.finetun]\nx = 3", "did you mean 'finetune'?"),
         ("[grid]\n'methods.bufer' = [3]", "grid.methods.bufer = [3]"),
+        ("[grid]\n'method.ewc.strength' = [3]", "grid.methods.ewc.strength = [3]"),
+        ("[select]\nkey = ['train.lr']", "select.key = 'train.lr' is not a key of [grid]"),
         ("[[policies]]\nname = 'a'\nfirst_momnt = 'task'", "did you mean 'first_moment'?"),
         ("[[policies]]\nname = 'a'\nmethods = 'finetune'", "list of names, got 'finetune'"),
     ],

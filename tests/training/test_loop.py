@@ -132,7 +132,7 @@ def test_learning_rate_starts_anew_in_every_task() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_each_replica_equals_the_single_run_with_its_seed(name: str, fused: bool) -> None:
     seeds, names = [3, 4, 9], ("continual", "reset")
-    options = {"buffer": 7} if name in ("reservoir", "derpp", "agem") else {}
+    options = {"buffer": 7} if METHODS[name].draws else {}
     common = {"options": options, "evaluate_every": 2, "clip": 0.5, "fused": fused}
     stack = make_run(name, seeds, names, **common)
     train(stack)
@@ -177,7 +177,7 @@ def saved(run: Run) -> io.BytesIO:
 @pytest.mark.parametrize("name", METHODS)
 def test_resuming_after_any_step_continues_bit_for_bit(name: str, stacked: bool) -> None:
     seed, policies = ([3, 4], ("continual", "reset")) if stacked else (3, ("continual",))
-    options = {"buffer": 7} if name in ("reservoir", "derpp", "agem") else {}
+    options = {"buffer": 7} if METHODS[name].draws else {}
 
     def build() -> Run:
         return make_run(
@@ -473,7 +473,7 @@ def test_cost_per_step_makes_no_state_that_grows() -> None:
 
     for name in METHODS:
         sizes.clear()
-        options = {"buffer": 4} if name in ("reservoir", "derpp", "agem") else {}
+        options = {"buffer": 4} if METHODS[name].draws else {}
         train(make_run(name, options=options), on_step=on_step)
         assert sizes[-1] <= sizes[1] * 1.02
 

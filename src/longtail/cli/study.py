@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="execute only matching runs; may be given more than once",
     )
+    parser.add_argument(
+        "--best",
+        action="store_true",
+        help="run the reported seeds at the values alone that the seeds of [select] found best",
+    )
     parser.add_argument("--seeds", help="other seeds than the file's, such as 0-4 or 0,3,7")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="local processes")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 (default: auto)")
@@ -70,6 +75,7 @@ def main(args: argparse.Namespace) -> int:
         out=args.out,
         seeds=args.seeds,
         only=tuple(args.only),
+        best=args.best,
         dry_run=args.dry_run,
         engine=args.engine,
         processes=args.jobs,

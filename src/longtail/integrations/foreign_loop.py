@@ -1,4 +1,4 @@
-"""EWC, EWC++, Reservoir, DER++ and A-GEM in a loop that is not ours.
+"""The methods in a loop that is not ours.
 
 A framework's loop asks for a loss, walks back through it and steps. `MethodInLoop` gives it the
 method's loss, adds to the gradients before the step, stores examples after it, and looks at the

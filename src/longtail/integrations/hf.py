@@ -111,6 +111,8 @@ class ContinualCallback(TrainerCallback):
             )
         if self.make_method is not None and self.in_loop is None:
             self._enter_loop(given["train_dataloader"], args)
+        if self.in_loop is not None:
+            self.in_loop.method.optimizer = continual_adam_in(optimizer)
         if state.global_step:
             warn_of_fresh(optimizer, self._folder(args))
             if state.global_step >= state.max_steps:

@@ -98,6 +98,8 @@ class ContinualCallback(Callback):
         self._trains = True
         if self.make_method is not None:
             self._enter_loop(trainer, pl_module)
+        if self.in_loop is not None:
+            self.in_loop.method.optimizer = self._optimizer(trainer)
         if trainer.ckpt_path is not None:  # the checkpoint has brought the past along
             warn_of_fresh(self._optimizer(trainer), self._folder(trainer))
             return

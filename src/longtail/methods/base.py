@@ -49,6 +49,10 @@ class Method:
     # (a `buffers.Storage`) gives them, empty or not, in `draws` draws of `draw_size`.
     capturable: ClassVar[bool] = False
     draws: ClassVar[int] = 0
+    # True if `after_backward` wants gradients that have been clipped, and what it adds is not.
+    clips_first: ClassVar[bool] = False
+    # What a snapshot holds: attributes that are tensors, lists of tensors, or plain values.
+    kept: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, model: nn.Module, objective: Objective, *, seed: Seed = 0, **settings: Any
@@ -65,6 +69,8 @@ class Method:
         if self.draws:
             self.check_seed()
         self.outputs: Outputs = None
+        # Given by whoever makes both, for methods that read what the optimizer has measured.
+        self.optimizer: torch.optim.Optimizer | None = None
         # Weight of each row in its replica's mean, where batches and draws are padded to a fixed
         # shape; None where all rows weigh the same.
         self.row_weights: Tensor | None = None
@@ -98,11 +104,21 @@ class Method:
         """Called once per task, before the optimizer's boundary, with the task's examples."""
 
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        return {name: getattr(self, name) for name in self.kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
+        if set(state) != set(self.kept):
             raise ValueError(f"Unexpected state for {type(self).__name__}: {sorted(state)}")
+        for name, loaded in state.items():
+            own = getattr(self, name)
+            if isinstance(own, list | Tensor):  # in place: a captured step goes on pointing at it
+                pairs = (
+                    [(own, loaded)] if isinstance(own, Tensor) else zip(own, loaded, strict=True)
+                )
+                for tensor, value in pairs:
+                    tensor.copy_(value)
+            else:
+                setattr(self, name, loaded)
 
     def mean_loss(self, outputs: Outputs, targets: Any, *, drawn: bool = False) -> Tensor:
         """The objective's loss, averaged as in `risk`."""

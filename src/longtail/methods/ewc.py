@@ -31,6 +31,7 @@ class EWC(QuadraticPenalty):
     """A penalty around the weights of every past task, weighted by its Fisher information."""
 
     name = "ewc"
+    kept = (*QuadraticPenalty.kept, "tasks")
 
     @dataclass(frozen=True)
     class Settings(QuadraticPenalty.Settings):
@@ -66,8 +67,5 @@ class EWC(QuadraticPenalty):
         cap, chosen = self.settings.fisher_cap, None
         if 0 < cap < len(train):
             chosen = permutation(len(train), self.seed, "fisher", self.tasks)[..., :cap]
-        self.include(self.fisher(train, chosen))
+        self.include(self.of_shared(self.fisher(train, chosen)))
         self.tasks += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "tasks": self.tasks}

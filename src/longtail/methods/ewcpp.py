@@ -22,6 +22,7 @@ class EWCPlusPlus(QuadraticPenalty):
     """A penalty around the last task's weights, with Fisher information averaged on the way."""
 
     name = "ewcpp"
+    kept = (*QuadraticPenalty.kept, "running_F")
 
     @dataclass(frozen=True)
     class Settings(QuadraticPenalty.Settings):
@@ -50,6 +51,3 @@ class EWCPlusPlus(QuadraticPenalty):
             return
         torch._foreach_copy_(self.sum_F, self.running_F)
         torch._foreach_copy_(self.anchor, self.weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "running_F": self.running_F}

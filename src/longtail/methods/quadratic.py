@@ -1,4 +1,6 @@
-r"""The penalty EWC and EWC++ share, a sum of squares with any number of terms in two tensors each.
+r"""What methods that look back at earlier weights share: those weights, and a penalty around them.
+
+The penalty is a sum of squares with any number of terms in two tensors each.
 
     R(θ)  = λ Σ_i F_i (θ - θ_i*)² = λ A (θ - m)² + a constant
     ∇R(θ) = 2λ A (θ - m)        with  A = Σ_i F_i,  m = Σ_i F_i θ_i* / A
@@ -21,17 +23,11 @@ from longtail.methods.base import Method, check_weight, gradients
 from longtail.replicas import parameter_groups, task_parameters
 
 
-class QuadraticPenalty(Method):
-    """Base of methods that pull each weight to where it was, as hard as it mattered."""
-
-    @dataclass(frozen=True)
-    class Settings(Method.Settings):
-        strength: float = field(default=1.0, metadata={"help": "weight λ of the penalty"})
-
-        def __post_init__(self) -> None:
-            check_weight("strength", self.strength)
+class Anchored(Method):
+    """Base of methods that keep a copy of the weights, of those that all tasks share."""
 
     capturable = True
+    kept = ("anchor",)
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -41,8 +37,28 @@ class QuadraticPenalty(Method):
         self.shared = [id(p) not in passing for group in every for p in group]
         self.parameters = [p for group in every for p in group if id(p) not in passing]
         self.weights = [p.detach() for p in self.parameters]  # the same storage
-        self.sum_F = [torch.zeros_like(p) for p in self.weights]
         self.anchor = [torch.zeros_like(p) for p in self.weights]
+
+    def of_shared(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Of tensors for every parameter of the model, those of the shared ones."""
+        return [t for t, shared in zip(tensors, self.shared, strict=True) if shared]
+
+
+class QuadraticPenalty(Anchored):
+    """Base of methods that pull each weight to where it was, as hard as it mattered."""
+
+    @dataclass(frozen=True)
+    class Settings(Method.Settings):
+        strength: float = field(default=1.0, metadata={"help": "weight λ of the penalty"})
+
+        def __post_init__(self) -> None:
+            check_weight("strength", self.strength)
+
+    kept = ("sum_F", "anchor")
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.sum_F = [torch.zeros_like(p) for p in self.weights]
 
     def after_backward(self) -> None:
         """Add 2λ A (θ - m) to the gradient, where there is one: a head not in use stays put."""
@@ -57,9 +73,8 @@ class QuadraticPenalty(Method):
 
         A += F,  m += F / A (θ* - m)
 
-        F has a tensor for every parameter of the model; those of one task alone are left out.
+        F has a tensor for every parameter in `self.parameters`.
         """
-        F = [f for f, shared in zip(F, self.shared, strict=True) if shared]
         away = torch._foreach_sub(self.weights, self.anchor)
         torch._foreach_add_(self.sum_F, F)
         shift = torch._foreach_div(F, self.sum_F)
@@ -67,14 +82,3 @@ class QuadraticPenalty(Method):
             share.nan_to_num_(0.0)  # no task has moved this weight yet
         torch._foreach_mul_(shift, away)
         torch._foreach_add_(self.anchor, shift)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sum_F": self.sum_F, "anchor": self.anchor}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in self.state_dict().items():
-            if isinstance(value, list):
-                for own, loaded in zip(value, state[name], strict=True):
-                    own.copy_(loaded)
-            else:
-                setattr(self, name, state[name])

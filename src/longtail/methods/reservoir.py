@@ -54,8 +54,9 @@ class Reservoir(Method):
         self.buffer.add(*batch)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"buffer": self.buffer.state_dict()}
+        return {**super().state_dict(), "buffer": self.buffer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict({k: v for k, v in state.items() if k != "buffer"})
         device = next(self.model.parameters()).device  # a snapshot comes back on the CPU
         self.buffer.load_state_dict(state["buffer"], device)

@@ -70,6 +70,7 @@ class Result:
     error: str | None = None
     member: int | None = None  # its row in the scores.npz of a stack
     labels: dict[str, Any] = field(default_factory=dict)
+    chosen: dict[str, Any] = field(default_factory=dict)  # settings that [select] found best
     stack: _Stack | None = None
     problems: list[str] = field(default_factory=list)  # shared with `Results`
 

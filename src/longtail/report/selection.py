@@ -15,37 +15,75 @@ from longtail.report.results import Result, Results
 
 
 def select(results: Results) -> None:
-    """Keeps, in place, the runs with the best value of the study's [select] key."""
-    key = _label(results.plan)
-    if not key or not results.finished:
+    """Keeps, in place, the runs with the best values of the study's [select] keys.
+
+    Where [select] names seeds, the score is their RP, and they are not reported.
+    """
+    keys, choosing = labels_of(results.plan), results.plan.get("select", {}).get("seeds", [])
+    if not keys or not results.finished:
         return
-    families: dict[str, dict[str, list[Result]]] = {}
-    for run in results.finished:
-        rest = {k: v for k, v in run.labels.items() if k not in (key, "seed")}
-        value = json.dumps(run.labels.get(key))
-        families.setdefault(json.dumps(rest, default=str), {}).setdefault(value, []).append(run)
+    families = _families(results, keys)
     kept: set[str] = set()
     notes = []
     for rest, values in families.items():
         name = " ".join(display(k, v) for k, v in json.loads(rest).items())
-        chosen = _best(values)
+        chosen = _best(values, choosing)
         if chosen is None:
-            results.problems.append(
-                f"{name}: no {key} was selected, since the runs have no validation score "
-                "(set train.validation above 0)"
-            )
+            results.problems.append(_nothing(name, keys, choosing))
             kept |= {run.id for runs in values.values() for run in runs}
             continue
-        kept |= {run.id for run in values[chosen]}
-        notes.append(f"{name} {chosen}")
+        kept |= {run.id for run in values[chosen] if run.seed not in choosing}
+        notes.append(f"{name} {_told(json.loads(chosen), keys)}".strip())
         for run in values[chosen]:  # no longer part of the name: it may differ between methods
-            run.labels = {k: v for k, v in run.labels.items() if k != key}
+            run.chosen = json.loads(chosen)
+            run.labels = {k: v for k, v in run.labels.items() if k not in keys}
     before = len(results.runs)
     results.runs = [run for run in results.runs if run.id in kept or run.status != "finished"]
     results.not_selected += before - len(results.runs)
     if notes:
-        text = f"{key} chosen by validation score: {'; '.join(notes)}."
+        by = f"RP of seeds {choosing[0]} to {choosing[-1]}" if choosing else "validation score"
+        text = f"{', '.join(keys)} chosen by {by}: {'; '.join(notes)}."
         results.plan = {**results.plan, "selected": [text]}
+
+
+def _families(results: Results, keys: list[str]) -> dict[str, dict[str, list[Result]]]:
+    """The finished runs by what they are called without the chosen settings, and by those."""
+    families: dict[str, dict[str, list[Result]]] = {}
+    for run in results.finished:
+        family, value = place(run.labels, keys)
+        families.setdefault(family, {}).setdefault(value, []).append(run)
+    return families
+
+
+def place(labels: dict[str, Any], keys: list[str]) -> tuple[str, str]:
+    """What a run is called without the settings of [select], and its values of those."""
+    rest = {k: v for k, v in labels.items() if k not in (*keys, "seed")}
+    chosen = {k: labels[k] for k in keys if k in labels}
+    return json.dumps(rest, default=str), json.dumps(chosen)
+
+
+def best_values(results: Results) -> dict[str, str]:
+    """For every family of finished runs, as `place` names it, the values that are best."""
+    keys, choosing = labels_of(results.plan), results.plan.get("select", {}).get("seeds", [])
+    found = {family: _best(v, choosing) for family, v in _families(results, keys).items()}
+    return {family: value for family, value in found.items() if value is not None}
+
+
+def _told(values: dict[str, Any], keys: list[str]) -> str:
+    """The values that were chosen, by name where there are several settings."""
+    if len(keys) == 1:
+        return json.dumps(values.get(keys[0]))
+    return " ".join(f"{key} {json.dumps(value)}" for key, value in values.items())
+
+
+def _nothing(name: str, keys: list[str], choosing: list[int]) -> str:
+    told = ", ".join(keys)
+    if choosing:
+        return f"{name}: no {told} was selected, since no run of the seeds that choose has finished"
+    return (
+        f"{name}: no {told} was selected, since the runs have no validation score "
+        "(set train.validation above 0)"
+    )
 
 
 # Checks that compare rows which differ in nothing else. Others ask for the one row of a method, and
@@ -60,33 +98,44 @@ AT_EVERY_VALUE = (
 
 def without_selection(plan: dict[str, Any]) -> dict[str, Any]:
     """The plan with nothing to select: a line for every value, and the scores that would choose."""
-    key = _label(plan)
-    if not key:
+    keys = labels_of(plan)
+    if not keys:
         raise ValueError("--no-select: the study selects nothing (its file has no [select])")
     report = plan.get("report", {})
     report = {**report, "further": [*report.get("further", ()), "validation"]}
     report["checks"] = [name for name in report.get("checks", ()) if name in AT_EVERY_VALUE]
     if report.get("index"):
-        report["index"] = [*dict.fromkeys([*report["index"], key])]
+        report["index"] = [*dict.fromkeys([*report["index"], *keys])]
     return {**{k: v for k, v in plan.items() if k != "select"}, "report": report}
 
 
-def _label(plan: dict[str, Any]) -> str:
-    """What runs call the setting of [select], "" where nothing is selected."""
-    key = str(plan.get("select", {}).get("key", ""))
-    short = key.rpartition(".")[2]
+def labels_of(plan: dict[str, Any]) -> list[str]:
+    """What runs call the settings of [select], [] where nothing is selected."""
+    found = plan.get("select", {}).get("key", "")
     labels = [entry["labels"] for entry in plan.get("runs", [])]
-    return short if any(short in names for names in labels) or not labels else key.replace(".", "_")
+
+    def label(key: str) -> str:
+        short = key.rpartition(".")[2]
+        known = any(short in names for names in labels) or not labels
+        return short if known else key.replace(".", "_")
+
+    return [label(str(key)) for key in (found if isinstance(found, list) else [found]) if key]
 
 
-def _best(values: dict[str, list[Result]]) -> str | None:
-    """The value whose runs have the best mean validation score; a diverged run rules it out."""
+def _best(values: dict[str, list[Result]], choosing: list[int]) -> str | None:
+    """The value whose runs have the best mean score; a diverged run rules it out."""
     means: dict[str, float] = {}
+    name = "RP" if choosing else "validation"
     for value, runs in values.items():
-        scores: list[Any] = [run.summary.get("validation") for run in runs]
-        if all("validation" not in run.summary for run in runs):
+        asked = [run for run in runs if run.seed in choosing] if choosing else runs
+        scores: list[Any] = [run.summary.get(name) for run in asked if not run.diverged]
+        if not choosing and all(name not in run.summary for run in asked):
             return None
-        if all(isinstance(s, int | float) and np.isfinite(s) for s in scores):
+        if (
+            scores
+            and len(scores) == len(asked)
+            and all(isinstance(s, int | float) and np.isfinite(s) for s in scores)
+        ):
             means[value] = float(np.mean(scores))
     if not means:
         return None

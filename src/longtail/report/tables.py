@@ -103,6 +103,8 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
     tasks = g.runs[0].summary.get("tasks")
     if tasks is not None:
         row["tasks"] = row.get("tasks") or tasks  # as a setting, 0 stands for all there are
+    if g.runs[0].chosen:
+        row["selected"] = g.runs[0].chosen
     if g.diverged:
         row["diverged"] = len(g.diverged)
     for metric in dict.fromkeys((*METRICS, *asked)):

@@ -224,7 +224,7 @@ def _option(table: str, setting: Setting, text: str) -> Option:
 
 
 def _fields(table: str, cls: type, overrides: Mapping[str, Any]) -> list[Option]:
-    hints, fields = get_type_hints(cls), dataclasses.fields(cls)
+    hints, fields = _hints(cls), dataclasses.fields(cls)
     for name in overrides:
         assert name in hints, f"{cls.__name__} has no field {name!r} to override"
     found = []
@@ -236,6 +236,11 @@ def _fields(table: str, cls: type, overrides: Mapping[str, Any]) -> list[Option]
         text = field.metadata.get("help", "")
         found.append(Option(table, field.name, hints[field.name], default, text))
     return found
+
+
+@functools.cache  # a study of hundreds of variants asks for the same few classes
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from longtail.report.reading import read_plan
+from longtail.report.results import load
+from longtail.report.selection import best_values, labels_of, place
 from longtail.runs.config import cannot_stack
 from longtail.runs.files import StudyFiles
 from longtail.runs.fingerprint import code_now, user_modules
@@ -40,6 +42,7 @@ class StudyOptions:
         out: the study's folder; `runs/<name of the study>` where none is given.
         seeds: other seeds than the file's.
         only: conditions that the runs to train meet.
+        best: train the reported seeds at the values alone that the seeds of [select] found best.
         dry_run: print the runs and train nothing.
         engine: `local` or `ray`.
         processes: how many of them share the work on this machine.
@@ -59,6 +62,7 @@ class StudyOptions:
     out: Path | None = None
     seeds: str | None = None
     only: tuple[str, ...] = ()
+    best: bool = False
     dry_run: bool = False
     engine: str = "local"
     processes: int = 1
@@ -93,6 +97,11 @@ def run_study(options: StudyOptions) -> int:
     if not wanted:
         raise ValueError(f"no run of {options.file} matches {' '.join(options.only)}")
     files = StudyFiles(options.out or Path("runs") / study.name)
+    if options.best:
+        wanted = at_best(study, wanted, files.folder)
+        choosing = {run.id for run in planned if run.config.seed in study.select["seeds"]}
+        kept = choosing | {run.id for run in wanted}
+        planned = [run for run in planned if run.id in kept]
     before = read_plan(files.folder, [])
     earlier = before.get("stacks", {})
     finished = finished_runs(files.folder)
@@ -141,6 +150,32 @@ def show_reuse(found: Survey, options: StudyOptions) -> None:
             print(f"longtail: {text}", file=sys.stderr)
         elif not options.quiet:
             print(text, flush=True)
+
+
+def at_best(study: Study, wanted: list[Planned], folder: Path) -> list[Planned]:
+    """Of the runs to train those with the values that the seeds of [select] found best.
+
+    Raises:
+        ValueError: [select] names no seeds, or none of them has been trained.
+    """
+    choosing = study.select.get("seeds")
+    if not choosing:
+        raise ValueError("--best: [select] of the study file names no seeds to choose by")
+    known = best_values(load(folder)) if folder.is_dir() else {}
+    keys = labels_of({"select": study.select, "runs": [{"labels": r.labels} for r in wanted]})
+    placed = [(run, *place(run.labels, keys)) for run in wanted]
+    missing = {family for _, family, _ in placed if family not in known}
+    if missing:
+        seeds = f"{choosing[0]}-{choosing[-1]}"
+        raise ValueError(
+            f"--best: {len(missing)} rows have no finished run of seeds {seeds}: train these "
+            f"first, with --only seed={seeds}"
+        )
+    return [
+        run
+        for run, family, value in placed
+        if known[family] == value and run.config.seed not in choosing
+    ]
 
 
 def with_earlier(

@@ -19,10 +19,11 @@ from longtail.runs.config import (
     resolve,
 )
 from longtail.runs.values import flatten, parse, unknown
-from longtail.study.file import MOST_RUNS, ROW_TABLES, Study, parse_seeds
+from longtail.study.file import MOST_RUNS, ROW_TABLES, Study, parse_seeds, setting_of
 from longtail.training.optimizer_class import ADAM_SETTINGS
 
 _ADAM_KEYS = {f"train.{name}" for name in ADAM_SETTINGS}
+OWN = ("methods", "optim")  # tables whose settings one method or optimizer has and another has not
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def expand(study: Study) -> list[Planned]:
     """The runs, in the order of the file: policies, methods and grid outside, seeds inside."""
     _check_method_settings(study.benchmark, study.methods, study.method_settings, study.grid)
     _check_optimizer_settings(study)
-    combinations = math.prod(map(len, study.grid.values()))
-    count = len(study.methods) * len(study.policies) * combinations * len(study.seeds)
+    combinations = sum(math.prod(map(len, grid_of(study, m).values())) for m in study.methods)
+    count = len(study.policies) * combinations * len(study.seeds)
     if count > MOST_RUNS:
         raise ValueError(f"up to {count:,} runs: a study has at most {MOST_RUNS:,}")
     found: dict[str, Planned] = {}
@@ -68,6 +69,17 @@ def _policies_of(study: Study, method: str) -> Iterable[dict[str, Any]]:
     return [{"name": "reset", "optimizer": "reset"}]
 
 
+def grid_of(study: Study, method: str) -> dict[str, list[Any]]:
+    """The settings that vary for a method: `methods.ewc.strength` is `methods.strength` of EWC."""
+    general = {k: v for k, v in study.grid.items() if setting_of(k) == k}
+    own = {
+        setting_of(k): v
+        for k, v in study.grid.items()
+        if setting_of(k) != k and k.split(".")[1] == method
+    }
+    return general | own
+
+
 def _combinations(
     study: Study, method: str, policy: Mapping[str, Any]
 ) -> Iterable[tuple[dict[str, Any], dict[str, Any]]]:
@@ -76,8 +88,14 @@ def _combinations(
     row |= {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
     called = method_labels({m: own_name(m) for m in study.methods})[method]
     labels: dict[str, Any] = {"method": called, "policy": str(policy["name"]), **_labels(policy)}
-    names = label_names(list(study.grid), {k for row in study.policies for k in _labels(row)})
-    grid = {k: v for k, v in study.grid.items() if k not in row}  # a row's own settings stand
+    keys = list(dict.fromkeys(map(setting_of, study.grid)))
+    names = label_names(keys, {k for row in study.policies for k in _labels(row)})
+    # a row's own settings stand
+    grid = {k: v for k, v in grid_of(study, method).items() if k not in row}
+    if "train.optimizer" not in grid:  # what no run has would only multiply the combinations
+        given = {"method": method, "optimizer": optimizer, **study.fixed, **row}
+        known = {o.key for o in _options(study, method, optimizer, given)}
+        grid = {k: v for k, v in grid.items() if k in known or k.partition(".")[0] not in OWN}
     ours = any(map(_ours, _optimizer_names(study)))
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
@@ -86,7 +104,7 @@ def _combinations(
         known = {o.key for o in _options(study, method, optimizer, given)}
         # A method without the setting (finetune and a buffer's size) has one run, not several; nor
         # is there one for every momentum of an optimizer without any.
-        left_out = {k for k in chosen if k.startswith(("methods.", "optim.")) and k not in known}
+        left_out = {k for k in chosen if k.partition(".")[0] in OWN and k not in known}
         if ours:  # betas of [train] are for it alone
             left_out |= {k for k in study.fixed if k in _ADAM_KEYS and k not in known}
         settings = {
@@ -200,7 +218,11 @@ def _check_method_settings(
             wrong = unknown("setting of the study's methods", key, known)
             raise ValueError(f"method.{key} = {value!r}: {wrong}")
     for key, values in grid.items():
-        table, _, name = key.partition(".")
+        table, *rest = key.split(".")
+        if table == "methods" and len(rest) == 2 and rest[0] not in methods:
+            wrong = unknown("method of this study", rest[0], methods)
+            raise ValueError(f"grid.{key} = {values!r}: {wrong}")
+        name = rest[-1] if rest else ""
         if table == "methods" and name not in known:
             wrong = unknown("setting of the study's methods", name, known)
             raise ValueError(f"grid.{key} = {values!r}: {wrong}")

@@ -22,6 +22,7 @@
 
     [grid]                                  # every combination
     "data.setting" = ["same", "perturb", "shift"]
+    "method.ewc.strength" = [1.0, 10.0]     # for one method alone
 
     [[policies]]                            # in place of `optimizers`
     name = "both kept"                      # further keys (row = 9) become columns of the table
@@ -31,7 +32,8 @@
     train = { optimizer = "sgd", lr = 0.1 }  # settings of this row alone; also optim, policy
 
     [select]                                # report only the best value, by validation score
-    key = "train.lr"
+    key = "train.lr"                        # or several: ["train.lr", "methods.strength"]
+    seeds = "100-104"                       # or by the RP of these seeds, which count for no more
 
     [resources]                             # per run, for a cluster
     cpus = 1
@@ -66,7 +68,7 @@ KEYS: dict[str, Any] = {
     "policies": Any, "select": dict, "resources": dict, "report": dict,
 }  # fmt: skip
 TABLES: dict[str, dict[str, Any]] = {
-    "select": {"key": str},
+    "select": {"key": str | list[str], "seeds": Any},
     "resources": {"cpus": float, "gpus": float},
     "report": {
         "title": str, "paper": str, "unit": str, "metrics": list[str], "further": list[str],
@@ -108,7 +110,7 @@ def read_study(path: Path, seeds: str | None = None) -> Study:
         benchmark=tree["benchmark"],
         methods=tree["methods"],
         policies=tree["policies"],
-        seeds=parse_seeds(seeds if seeds is not None else tree.get("seeds", [0])),
+        seeds=_all_seeds(seeds if seeds is not None else tree.get("seeds", [0]), tree),
         fixed=flatten({k: tree.get(k, {}) for k in ("data", "train")}),
         method_settings=tree.get("method", {}),
         optimizer_settings=tree.get("optim", {}),
@@ -120,9 +122,33 @@ def read_study(path: Path, seeds: str | None = None) -> Study:
     )
     if Path(study.name).name != study.name or study.name in ("", ".."):
         raise ValueError(f"name = {study.name!r}: it names the study's folder, so it has no slash")
-    if study.select and study.select.get("key") not in study.grid:
-        raise ValueError(f"select.key = {study.select.get('key')!r} is not a key of [grid]")
+    known = {setting_of(key) for key in study.grid}
+    for key in keys_of(study.select):
+        if key not in known:
+            raise ValueError(f"select.key = {key!r} is not a key of [grid]")
     return study
+
+
+def keys_of(select: Mapping[str, Any]) -> list[str]:
+    """The settings that [select] chooses values of."""
+    found = select.get("key", [None] if select else [])
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def setting_of(key: str) -> str:
+    """What a key of [grid] sets: `methods.strength` is the setting of `methods.ewc.strength`."""
+    table, *rest = key.split(".")
+    return f"methods.{rest[1]}" if table == "methods" and len(rest) == 2 else key
+
+
+def _all_seeds(value: Any, tree: Mapping[str, Any]) -> list[int]:
+    """Those of the study, and those by which [select] chooses."""
+    found = parse_seeds(value)
+    choosing = tree.get("select", {}).get("seeds", [])
+    both = [seed for seed in choosing if seed in found]
+    if both:
+        raise ValueError(f"select.seeds: seed {both[0]} is one of the study's, which are reported")
+    return found + choosing
 
 
 def parse_seeds(value: Any) -> list[int]:
@@ -185,8 +211,12 @@ def _checked(tree: Mapping[str, Any]) -> dict[str, Any]:
         hint = "; settings of methods go into [method]" if isinstance(methods, dict) else ""
         raise ValueError(f"methods must be a list of names, got {methods!r}{hint}")
     found["grid"] = _grid(found.get("grid", {}))
-    if "key" in found.get("select", {}):
-        found["select"]["key"] = _plural(found["select"]["key"])
+    select = found.get("select", {})
+    if "key" in select:
+        key = select["key"]
+        select["key"] = [*map(_plural, key)] if isinstance(key, list) else _plural(key)
+    if "seeds" in select:
+        select["seeds"] = parse_seeds(select["seeds"])
     if "optimizers" in found and not found["optimizers"]:
         raise ValueError("optimizers must be a list of names, got []")
     return {**found, "methods": methods, "policies": _policies(found, methods)}

@@ -86,7 +86,9 @@ def _renew(run: Run) -> None:
     """An optimizer as it was when new; where steps are captured, in the tensors they point at."""
     graphs = isinstance(run.take_step, GraphStep)
     if run.chosen.moments is None:
-        run.optimizer = build_optimizer(run.model, run.policies, run.settings, run.optim)
+        parts = run.model, run.policies, run.settings, run.optim, run.seed
+        run.optimizer = build_optimizer(*parts)
+        run.method.optimizer = run.optimizer
         if isinstance(run.take_step, GraphStep):
             run.take_step = GraphStep(run, run.take_step.capture)
     elif graphs:

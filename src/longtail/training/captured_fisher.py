@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from longtail.methods import EWC, Method
+from longtail.methods import EWC, CoFiMA, Method
 from longtail.methods.fisher import BATCH, Fisher
 from longtail.replicas import lead_of, parameter_groups
 from longtail.support.eval_mode import evaluation_mode
@@ -35,11 +35,11 @@ from longtail.training.settings import TrainSettings
 
 
 def capture_fisher(method: Method, settings: TrainSettings) -> None:
-    """Let EWC take its squared gradients of batches from graphs, where steps are captured too.
+    """Let EWC and CoFiMA take squared gradients of batches from graphs, where steps are captured.
 
     A subclass that computes them in a way of its own keeps it.
     """
-    if not isinstance(method, EWC) or type(method.fisher) is not Fisher:
+    if not isinstance(method, EWC | CoFiMA) or type(method.fisher) is not Fisher:
         return
     kind = method.settings.fisher
     if kind != "example":

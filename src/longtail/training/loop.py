@@ -99,7 +99,8 @@ class Run:
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
         self.chosen, self.optim = find_optimizer(settings.optimizer), dict(optim or {})
-        self.optimizer = build_optimizer(model, self.policies, settings, self.optim)
+        self.optimizer = build_optimizer(model, self.policies, settings, self.optim, seed)
+        method.optimizer = self.optimizer
         self.autocast = autocast(self.device, settings.autocast)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
         self.losses = Losses(self.device)

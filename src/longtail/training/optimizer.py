@@ -22,6 +22,7 @@ from longtail.replicas import (
     parameter_groups,
     task_parameters,
 )
+from longtail.support.random import Seed
 from longtail.tasks.task_models import TaskModel
 from longtail.training.optimizer_class import OptimizerClass, find_optimizer
 from longtail.training.settings import TrainSettings
@@ -44,6 +45,7 @@ def build_optimizer(
     policies: Sequence[Policy],
     settings: TrainSettings,
     optim: Mapping[str, Any] | None = None,
+    seed: Seed = 0,
 ) -> Optimizer:
     """The optimizer that the settings name, with one parameter group per kind of policy.
 
@@ -56,6 +58,7 @@ def build_optimizer(
         policies: one per policy of a stack, one for a plain module.
         settings: of training.
         optim: further arguments of the optimizer's class.
+        seed: of the run, or one per replica, for optimizers that draw random numbers.
     """
     chosen = find_optimizer(settings.optimizer)
     groups = parameter_groups(model)
@@ -76,10 +79,11 @@ def build_optimizer(
         return rates[lr] if captured else lr
 
     joined: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for params, policy in _assigned(model, groups, policies):
+    apart = bool(chosen.of_replicas((), 0))  # what is measured of a model is measured of each
+    for i, params, policy in _assigned(model, groups, policies):
         moments = {k: getattr(policy, k) for k in MOMENTS} if chosen.ours else {}
         group = joined.setdefault(
-            (*moments.values(), policy.lr_scale),
+            (*moments.values(), policy.lr_scale, i if apart else 0),
             {
                 "params": [],
                 "lr": learning_rate(policy),
@@ -89,6 +93,7 @@ def build_optimizer(
         )
         group["params"] += params
     arguments = {**_arguments(settings, chosen), **(optim or {})}
+    arguments |= chosen.of_replicas(lead_of(model)[1:], seed)
     if captured:
         arguments |= chosen.capture_options(optim or {}) or {}
     try:
@@ -113,17 +118,17 @@ def _check_policies(policies: Sequence[Policy], chosen: OptimizerClass) -> None:
 
 def _assigned(
     model: nn.Module, groups: Sequence[list[nn.Parameter]], policies: Sequence[Policy]
-) -> list[tuple[list[nn.Parameter], Policy]]:
-    """Which parameters are under which policy."""
+) -> list[tuple[int, list[nn.Parameter], Policy]]:
+    """Which parameters are under which policy, and its number."""
     passing = {id(p) for p in task_parameters(model)}
-    pairs: list[tuple[list[nn.Parameter], Policy]] = []
-    for params, policy in zip(groups, policies, strict=True):
-        pairs.append(([p for p in params if id(p) not in passing], policy))
+    found: list[tuple[int, list[nn.Parameter], Policy]] = []
+    for i, (params, policy) in enumerate(zip(groups, policies, strict=True)):
+        found.append((i, [p for p in params if id(p) not in passing], policy))
         own = [p for p in params if id(p) in passing]
         if own:
             fresh = replace(policy, first_moment="reset", second_moment="reset", beta3=0.0)
-            pairs.append((own, fresh))
-    return pairs
+            found.append((i, own, fresh))
+    return found
 
 
 def _arguments(settings: TrainSettings, chosen: OptimizerClass) -> dict[str, Any]:

@@ -21,11 +21,14 @@ from longtail.optim import ContinualAdam, ContinualAdamW
 from longtail.optim.muon import MuonAdamW
 from longtail.optim.other_optimizers import Moments, moments_of
 from longtail.support.modules import import_object
+from longtail.support.random import Seed
 
 # Of training, or nonsense in a run.
 _SHARED = {"params", "lr", "weight_decay", "capturable", "maximize", "differentiable"}
 # Settings of training that only Continual Adam and its subclasses have.
 ADAM_SETTINGS = ("betas", "eps", "fused")
+# Of the run, for a class that takes `lead`: the replicas of a stack and their seeds.
+_OF_REPLICAS = {"lead", "seed"}
 _ADAM_ARGUMENTS = {*ADAM_SETTINGS, "beta3", "first_moment", "second_moment", "foreach"}
 # Whose steps move every number by its own gradients alone, so that replicas do not meet.
 _ELEMENTWISE = {
@@ -114,11 +117,18 @@ class OptimizerClass:
     def settings(self) -> list[Setting]:
         """What its constructor takes beyond what all optimizers share."""
         taken = _SHARED | (_ADAM_ARGUMENTS if self.ours else set())
+        taken = taken | (_OF_REPLICAS if self.accepts("lead") else set())
         return [s for s in _arguments(self.kind).values() if s.name not in taken]
 
     def accepts(self, name: str) -> bool:
         """Whether its constructor takes an argument of this name."""
         return name in _arguments(self.kind)
+
+    def of_replicas(self, lead: tuple[int, ...], seed: Seed) -> dict[str, Any]:
+        """What it is told of a stack, where it wants to know which numbers are one replica's."""
+        if not self.accepts("lead"):
+            return {}
+        return {"lead": lead} | ({"seed": seed} if self.accepts("seed") else {})
 
     def capture_options(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         """What makes its step fit for a CUDA graph; None where nothing does."""

@@ -55,10 +55,13 @@ def update(
         run.gradient(batch, 1.0 if rows is None else size_of(batch) / rows)
         seen.append((batch, method.outputs))
     scaler.unscale_(run.optimizer)
+    clip = run.settings.clip
+    if clip is not None and method.clips_first:
+        clip_gradients(run.model, clip)
     if not scaler.is_enabled() or _finite(run.parameters):  # otherwise the step will be skipped
         method.after_backward()
-    if run.settings.clip is not None:
-        clip_gradients(run.model, run.settings.clip)
+    if clip is not None and not method.clips_first:
+        clip_gradients(run.model, clip)
     scaler.step(run.optimizer)
     scaler.update()
     return seen

@@ -1,0 +1,107 @@
+r"""CoMA and CoFiMA: average the weights of before and after a task (Marouf et al., 2024).
+
+    θ ← (h θ* + θ) / (h + 1)                   CoMA, at the end of a task
+    θ ← (h F* θ* + F θ) / (h F* + F)           CoFiMA, weight by weight
+    F* ← (h F* + F) / (h + 1),    θ* ← θ,    h ← min(h + 1, H)
+
+θ* are the weights that the task before left, F is the Fisher information of this task at its end
+(`ewc.py`) and h how many tasks the past counts for, 0 in the first. To count all of them is the
+mean over tasks, in which the n-th changes little more than 1/n of anything: H = `history` caps it,
+and H = 1 gives the past and the task the same weight, as the paper (arXiv 2312.08977) does.
+
+Each parameter has its own h, which grows when a task has moved it: a head that is learned for the
+first time is not averaged with what it was built as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from longtail.methods.base import Method
+from longtail.methods.fisher import Fisher
+from longtail.methods.quadratic import Anchored
+from longtail.tasks import Examples
+
+
+class CoMA(Anchored):
+    """At a task's end the weights become their average with those of before it."""
+
+    name = "coma"
+    kept = (*Anchored.kept, "tasks")
+
+    @dataclass(frozen=True)
+    class Settings(Method.Settings):
+        history: float = field(
+            default=1.0, metadata={"help": "H, how many tasks the old weights count for at most"}
+        )
+
+        def __post_init__(self) -> None:
+            if not self.history > 0:
+                raise ValueError(f"Invalid history: {self.history}, it must be above zero")
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        torch._foreach_copy_(self.anchor, self.weights)
+        # h of each parameter and, in a stack, of each of its replicas
+        lead = self.lead[1:]
+        self.tasks = [p.new_zeros(lead + (1,) * (p.dim() - len(lead))) for p in self.weights]
+
+    def end_task(self, train: Examples | None) -> None:
+        if train is None:
+            return
+        shares = self.shares(train)
+        for theta, past, h, share in zip(
+            self.weights, self.anchor, self.tasks, shares, strict=True
+        ):
+            moved = (theta != past).reshape(*self.lead[1:], -1).any(-1).reshape(h.shape)
+            theta.copy_(torch.lerp(past, theta, share.to(theta.dtype).expand_as(theta)))
+            past.copy_(theta)
+            h.add_(moved).clamp_(max=self.settings.history)
+
+    def shares(self, train: Examples) -> list[Tensor]:
+        """How much of the average is the task's own, for every parameter."""
+        return [1 / (h + 1) for h in self.tasks]
+
+
+class CoFiMA(CoMA):
+    """CoMA in which each weight counts by the Fisher information that it has in a task."""
+
+    name = "cofima"
+    kept = (*CoMA.kept, "past_F")
+
+    @dataclass(frozen=True)
+    class Settings(CoMA.Settings):
+        fisher: Literal["example", "batch", "batch_sum"] = field(
+            default="example",
+            metadata={"help": "square gradients per example, or per batch: their mean, or sum"},
+        )
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.fisher not in ("example", "batch", "batch_sum"):
+                raise ValueError(
+                    f"Invalid fisher: {self.fisher!r}, not 'example', 'batch' or 'batch_sum'"
+                )
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.past_F = [torch.zeros_like(p) for p in self.weights]
+        self.fisher: Callable[[Examples, Tensor | None], list[Tensor]] = Fisher(
+            self.model, self.objective, self.settings.fisher
+        )
+
+    def shares(self, train: Examples) -> list[Tensor]:
+        """F / (h F* + F), and 1 where no task had any use for the weight; F* takes F in."""
+        found = []
+        for F, past_F, h in zip(
+            self.of_shared(self.fisher(train, None)), self.past_F, self.tasks, strict=True
+        ):
+            past_F.mul_(h).add_(F)
+            found.append((F / past_F).nan_to_num_(nan=1.0))
+            past_F.div_(h + 1)
+        return found

@@ -1,0 +1,185 @@
+"""Is Continual Adam the best use of one buffer of the weights' size? Claims that can fail.
+
+A row is one method under one policy on one benchmark at its validated rate and strength, and what
+it keeps of a parameter beyond AdamW's two moments follows from its names. Methods that store
+examples are compared among themselves. `scores` is for benchmarks where higher is better, `errors`
+for the others, `table` for the joined table of `studies/tools/rivals_joined.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from longtail.names import METHOD_NAMES
+from longtail.report.checks import Claim, Row, Rows, above, claim, every, find, margin
+
+# Bytes a float32 parameter beyond AdamW's eight; perf/rival_step.py measures the same.
+METHOD_BYTES = {
+    "finetune": 0, "ewc": 8, "ewcpp": 12, "l2": 4, "si": 20, "lwf": 4, "ewc_adam": 8,
+    "ewc_routed": 8, "coma": 4, "cofima": 8, "reservoir": 0, "derpp": 0, "agem": 0,
+    "agem_routed": 0, "reservoir_l2": 4, "reservoir_ewc_adam": 8, "reservoir_coma": 4,
+    "reservoir_cofima": 8, "multitask": 0,
+}  # fmt: skip
+POLICY_BYTES = {
+    "reset": 0, "carry": 0, "Adam-Rel": 0, "MoFO": 0, "MoFO with MC": 4, "UPGD": 4, "BAdam": 8,
+    "multitask": 0,
+}  # fmt: skip
+OURS = "continual"
+ONE, TWO = 4, 8  # one buffer of the weights' size, and two
+HALF = 0.5
+Better = Callable[[str, Row, Row], Claim]
+
+
+def extra_bytes(row: Row) -> int:
+    """What a row keeps of a parameter beyond AdamW; policies that begin with `continual` are MC."""
+    policy = str(row["policy"])
+    own = ONE if policy.startswith(OURS) else POLICY_BYTES[policy]
+    return METHOD_BYTES[row["method"]] + own
+
+
+def stores_examples(row: Row) -> bool:
+    """Whether it has a buffer of data."""
+    return str(row["method"]).startswith(("reservoir", "derpp", "agem"))
+
+
+def name_of(row: Row) -> str:
+    """What a claim calls a row."""
+    policy = {"continual": "with MC", "carry": "Adam kept", "reset": "fresh Adam"}
+    told = policy.get(str(row["policy"]), str(row["policy"]))
+    return f"{METHOD_NAMES[row['method']]}, {told}"
+
+
+def scores(rows: Rows) -> list[Claim]:
+    """Of one benchmark where a larger RP is better."""
+    return _claims(rows, sign=1.0)
+
+
+def errors(rows: Rows) -> list[Claim]:
+    """Of one benchmark where a smaller RP is better."""
+    return _claims(rows, sign=-1.0)
+
+
+def table(rows: Rows) -> list[Claim]:
+    """Of the joined table: each benchmark's, and what holds on all of them."""
+    found: list[Claim] = []
+    for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
+        part = [row for row in rows if row["benchmark"] == benchmark]
+        sign = 1.0 if part[0]["higher_is_better"] else -1.0
+        claims = _claims(part, sign)
+        found += [{**c, "claim": f"{part[0]['benchmark']}: {c['claim']}"} for c in claims]
+    for words in ("no rival without data retains more", "no rival with a buffer retains more"):
+        same = [c for c in found if words in c["claim"]]
+        if len(same) > 1:
+            verdicts = [{"holds": True, "fails": False}.get(c["verdict"]) for c in same]
+            text = f"On every benchmark {words} than MC in one buffer of the weights' size"
+            found.append(claim(text, every(verdicts), benchmarks=len(same)))
+    return found
+
+
+def _claims(rows: Rows, sign: float) -> list[Claim]:
+    rows = [row for row in rows if row.get("RP") is not None]
+
+    def better(text: str, first: Row, second: Row) -> Claim:
+        numbers = {name_of(first): first["RP"], name_of(second): second["RP"]}
+        return above(text, first, second, lower=sign < 0, **numbers)
+
+    found = [
+        *_at_equal_memory(rows, sign, better),
+        *_pairs(rows, better),
+        *_way_to_multitask(rows, sign),
+    ]
+    if not found:
+        raise KeyError("rows of Finetune or Reservoir with policy continual, and rivals")
+    return found
+
+
+def _best(rows: Iterable[Row], sign: float) -> Row | None:
+    return max(rows, key=lambda row: sign * row["RP"], default=None)
+
+
+def _at_equal_memory(rows: Rows, sign: float, better: Better) -> list[Claim]:
+    """MC against the best that fits into one buffer, and into two, with data and without."""
+    found = []
+    for method, kind in (("finetune", "without data"), ("reservoir", "with a buffer")):
+        stored = method == "reservoir"
+        ours = [r for r in rows if r["method"] == method and r["policy"] == OURS]
+        for most, size in ((ONE, "one buffer"), (TWO, "two buffers")):
+            rivals = [
+                row
+                for row in rows
+                if row["method"] != "multitask"
+                and stores_examples(row) == stored
+                and extra_bytes(row) <= most
+                and row not in ours
+            ]
+            rival = _best(rivals, sign)
+            if ours and rival is not None:
+                text = (
+                    f"{METHOD_NAMES[method]} with MC: no rival {kind} retains more "
+                    f"in {size} of the weights' size (best: {name_of(rival)})"
+                )
+                found.append(better(text, ours[0], rival))
+    return found
+
+
+# What a part of a rival is said to be good for: the one with it, the one without.
+PAIRS = {
+    "EWC's Fisher information retains more than L2 without any": ("ewc", "l2"),
+    "EWC by Adam's v retains more than EWC with a pass of its own": ("ewc_adam", "ewc"),
+    "EWC whose penalty is in the first moment alone retains more": ("ewc_routed", "ewc"),
+    "A-GEM whose projection is in the first moment alone retains more": ("agem_routed", "agem"),
+    "CoMA retains more than no average": ("coma", "finetune"),
+    "CoFiMA's Fisher information retains more than CoMA without any": ("cofima", "coma"),
+    "LwF retains more than Finetune": ("lwf", "finetune"),
+    "Replay with L2 retains more than replay alone": ("reservoir_l2", "reservoir"),
+    "Replay with CoMA retains more than replay alone": ("reservoir_coma", "reservoir"),
+}
+
+
+def _pairs(rows: Rows, better: Better) -> list[Claim]:
+    """Each part of a rival under the policy of AdamW that is kept, and with MC."""
+    found = []
+    for text, (first, second) in PAIRS.items():
+        for policy, told in (("carry", "Adam kept"), (OURS, "with MC")):
+            try:
+                pair = [find(rows, method=m, policy=policy) for m in (first, second)]
+            except KeyError:
+                continue
+            found.append(better(f"{text}, {told}", *pair))
+    return found
+
+
+def _way_to_multitask(rows: Rows, sign: float) -> list[Claim]:
+    """Whether the best in two buffers closes half of what MC leaves to multi-task training.
+
+    best - ours >= HALF (top - ours) is what has to be told from zero.
+    """
+    found = []
+    for stored, kind in ((False, "without data"), (True, "with a buffer of data")):
+        try:
+            top = find(rows, method="multitask")
+            ours = find(rows, method="finetune", policy=OURS)
+        except KeyError:
+            return found
+        fitting = [
+            row
+            for row in rows
+            if row["method"] != "multitask"
+            and stores_examples(row) == stored
+            and extra_bytes(row) <= TWO
+        ]
+        best = _best(fitting, sign)
+        if best is None:
+            continue
+        rest = margin([(sign, best), (sign * (HALF - 1.0), ours), (-sign * HALF, top)])
+        way = sign * (top["RP"] - ours["RP"])
+        share = sign * (best["RP"] - ours["RP"]) / way if way > 0 else None
+        numbers: dict[str, Any] = {"finetune_mc": ours["RP"], "best": best["RP"]}
+        numbers |= {"multitask": top["RP"], "share": share, "se": rest.se}
+        text = (
+            f"The best {kind} in two buffers ({name_of(best)}) halves the gap of Finetune with MC "
+            "to multi-task training"
+        )
+        found.append(claim(text, rest.positive, **numbers))
+    return found

@@ -1,0 +1,110 @@
+"""Fill the block "Our numbers" of each rival's page from `results/rivals/table.json`.
+
+    python studies/tools/rival_pages.py            write the pages
+    python studies/tools/rival_pages.py --check    exit code 1 where a page is out of date
+
+The block lies between two marks in `docs/methods/<name>.md` and is written by nobody else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "results" / "rivals" / "table.json"
+PAGES = ROOT / "docs" / "methods"
+BLOCK = re.compile(r"(<!-- numbers: begin[^>]*-->\n).*?(<!-- numbers: end -->)", re.DOTALL)
+# Pages of optimizers and policies: their rows go by the policy.
+POLICIES = {
+    "mofo": ("MoFO", "MoFO with MC"),
+    "adam_rel": ("Adam-Rel",),
+    "upgd": ("UPGD",),
+    "badam": ("BAdam",),
+}
+NOTHING = "Not measured yet.\n"
+
+
+def pages() -> list[Path]:
+    """The pages that have such a block."""
+    return [p for p in sorted(PAGES.glob("*.md")) if BLOCK.search(p.read_text("utf-8"))]
+
+
+def rows_of(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A page's rows, and beside them Finetune or Reservoir with MC for comparison."""
+    if name in POLICIES:
+        own = [row for row in rows if row["policy"] in POLICIES[name]]
+    else:
+        own = [row for row in rows if row["method"] == name]
+    found = []
+    for benchmark in dict.fromkeys(row["benchmark"] for row in own):
+        part = [row for row in own if row["benchmark"] == benchmark]
+        stored = any(row["examples"] for row in part)
+        base = "reservoir" if stored else "finetune"
+        ours = [
+            row
+            for row in rows
+            if (row["benchmark"], row["method"], row["policy"]) == (benchmark, base, "continual")
+        ]
+        found += [*part, *(row for row in ours if row not in part)]
+    return found
+
+
+def block(name: str, rows: list[dict[str, Any]]) -> str:
+    """The lines between the marks."""
+    shown = rows_of(name, rows)
+    if not shown:
+        return NOTHING
+    lines = [
+        "| benchmark | row | RP | LP | FGT | bytes | time | chosen |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in shown:
+        numbers = " | ".join(_number(row, metric) for metric in ("RP", "LP", "FGT"))
+        chosen = ", ".join(f"{k} {v:g}" for k, v in (row.get("selected") or {}).items())
+        time = "" if row["time"] is None else f"{row['time']:.2f}"
+        lines.append(
+            f"| {row['benchmark']} | {row['method']}, {row['policy']} | {numbers} | "
+            f"{row['bytes']} | {time} | {chosen} |"
+        )
+    note = (
+        "\nMean and standard error over seeds; bytes a parameter beyond AdamW, time of a step in "
+        "AdamW's.\nOf synthetic, an error, less is better. From [the joined table]"
+        "(../../results/rivals/table.json).\n"
+    )
+    return "\n".join(lines) + "\n" + note
+
+
+def _number(row: dict[str, Any], metric: str) -> str:
+    value, se = row.get(metric), row.get(f"{metric}_se")
+    if value is None:
+        return "diverged"
+    return f"{value:.2f}" + (f" ± {se:.2f}" if se is not None else "")
+
+
+def filled(path: Path, rows: list[dict[str, Any]]) -> str:
+    """A page's text with its block as it should be."""
+    text = block(path.stem, rows)
+    return BLOCK.sub(lambda found: found[1] + text + found[2], path.read_text("utf-8"))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Fill the pages' numbers.")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    args = parser.parse_args(arguments)
+    rows = json.loads(TABLE.read_text("utf-8"))["rows"] if TABLE.is_file() else []
+    stale = [path for path in pages() if filled(path, rows) != path.read_text("utf-8")]
+    for path in stale:
+        if args.check:
+            print(f"{path.name} is out of date: run python studies/tools/rival_pages.py")
+        else:
+            path.write_text(filled(path, rows), encoding="utf-8")
+    return 1 if stale and args.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

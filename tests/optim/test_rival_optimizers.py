@@ -1,0 +1,225 @@
+"""MoFO, Adam-Rel, UPGD and BAdam against naive re-computations, number by number."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from longtail import ContinualAdamW
+from longtail.optim.adam_rel import restart_time
+from longtail.optim.badam import BAdam
+from longtail.optim.mofo import MoFO
+from longtail.optim.upgd import UPGD
+from longtail.support.random import normal
+
+STEPS = 5
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def parameters() -> list[nn.Parameter]:
+    shapes = ((4, 3), (5,))
+    return [nn.Parameter(torch.randn(shape, dtype=torch.float64)) for shape in shapes]
+
+
+def set_gradients(params: list[nn.Parameter]) -> list[torch.Tensor]:
+    for p in params:
+        p.grad = torch.randn_like(p)
+    return [p.grad.clone() for p in params]  # pyright: ignore
+
+
+@pytest.mark.parametrize("second_moment", ["reset", "task"])
+@pytest.mark.parametrize("fraction", [0.25, 1.0])
+def test_mofo_moves_what_adamw_would_where_momentum_is_largest(fraction, second_moment) -> None:
+    params = parameters()
+    twins = copy.deepcopy(params)
+    settings = {"lr": 0.1, "weight_decay": 0.3, "second_moment": second_moment}
+    ours = MoFO(params, fraction=fraction, **settings)
+    theirs = ContinualAdamW(twins, **settings)
+    for step in range(STEPS):
+        before = [p.flatten().tolist() for p in params]
+        grads = set_gradients(params)
+        with torch.no_grad():
+            for p, twin, g in zip(params, twins, grads, strict=True):
+                twin.copy_(p)
+                twin.grad = g
+        ours.step()
+        theirs.step()
+        for p, twin, old in zip(params, twins, before, strict=True):
+            m = theirs.state[twin]["exp_avg"].flatten().tolist()
+            count = max(1, round(fraction * len(m)))
+            top = sorted(range(len(m)), key=lambda i, m=m: -abs(m[i]))[:count]
+            moved = twin.flatten().tolist()
+            wanted = [moved[i] if i in top else old[i] for i in range(len(m))]
+            assert p.flatten().tolist() == wanted
+        if step == 2:
+            ours.end_task()
+            theirs.end_task()
+    assert ours.state_dict()["param_groups"][0]["fraction"] == fraction
+
+
+def test_mofo_has_a_filter_for_every_replica() -> None:
+    stacked = nn.Parameter(torch.randn(3, 4, 2))
+    single = [nn.Parameter(stacked[s].detach().clone()) for s in range(3)]
+    together = MoFO([stacked], lr=0.1, fraction=0.3, lead=(3,))
+    apart = [MoFO([p], lr=0.1, fraction=0.3) for p in single]
+    for _ in range(STEPS):
+        stacked.grad = torch.randn_like(stacked)
+        together.step()
+        for s, (p, optimizer) in enumerate(zip(single, apart, strict=True)):
+            p.grad = stacked.grad[s].clone()
+            optimizer.step()
+            assert torch.equal(stacked[s], p)
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_adam_rel_keeps_both_moments_and_counts_anew(ours: bool) -> None:
+    params = parameters()
+    if ours:
+        kept = {"first_moment": "ema", "second_moment": "ema", "beta3": 0.0}
+        optimizer: torch.optim.Optimizer = ContinualAdamW(params, lr=0.1, weight_decay=0.0, **kept)
+    else:
+        optimizer = torch.optim.AdamW(params, lr=0.1, weight_decay=0.0)
+    m, v = ([torch.zeros_like(p) for p in params] for _ in range(2))
+    wanted = [p.detach().clone() for p in params]
+    t = 0
+    for step in range(3 * STEPS):
+        if step and step % STEPS == 0:
+            restart_time(optimizer)
+            t = 0
+        t += 1
+        for i, g in enumerate(set_gradients(params)):
+            m[i] = 0.9 * m[i] + 0.1 * g
+            v[i] = 0.999 * v[i] + 0.001 * g**2
+            m_hat, v_hat = m[i] / (1 - 0.9**t), v[i] / (1 - 0.999**t)
+            wanted[i] = wanted[i] - 0.1 * m_hat / (v_hat.sqrt() + 1e-8)
+        optimizer.step()
+        for p, w in zip(params, wanted, strict=True):
+            torch.testing.assert_close(p.detach(), w)
+
+
+def test_adam_rel_wants_steps_to_count() -> None:
+    params = parameters()
+    optimizer = torch.optim.SGD(params, lr=0.1, momentum=0.9)
+    set_gradients(params)
+    optimizer.step()
+    with pytest.raises(ValueError, match="SGD counts no steps: its state has momentum_buffer"):
+        restart_time(optimizer)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_upgd_moves_useful_weights_less(adaptive: bool) -> None:
+    params = parameters()
+    optimizer = UPGD(
+        params, lr=0.1, weight_decay=0.2, utility_decay=0.8, noise=0.05, adaptive=adaptive, seed=7
+    )
+    u, m, v = ([torch.zeros_like(p) for p in params] for _ in range(3))
+    wanted = [p.detach().clone() for p in params]
+    for t in range(1, STEPS + 1):
+        grads = set_gradients(params)
+        for i, g in enumerate(grads):
+            u[i] = 0.8 * u[i] - 0.2 * g * wanted[i]
+            m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g**2
+        top = max(float(x.max()) for x in u) / (1 - 0.8**t)
+        for i, g in enumerate(grads):
+            free = 1 - torch.sigmoid(u[i] / (1 - 0.8**t) / top)
+            xi = 0.05 * normal(g.numel(), 7, "upgd", i, t).reshape(g.shape).double()
+            if adaptive:
+                step = m[i] / (1 - 0.9**t) / ((v[i] / (1 - 0.999**t)).sqrt() + 1e-8)
+                wanted[i] = 0.98 * wanted[i] - 0.2 * (step + xi) * free
+            else:
+                wanted[i] = 0.98 * wanted[i] - 0.1 * (g + xi) * free
+        optimizer.step()
+        for p, w in zip(params, wanted, strict=True):
+            torch.testing.assert_close(p.detach(), w)
+
+
+def test_badam_moves_means_by_their_width_and_narrows_where_the_loss_is_curved() -> None:
+    params = parameters()
+    optimizer = BAdam(params, lr=0.1, width=0.2, examples=3.0, seed=5)
+    mean = [p.detach().clone() for p in params]
+    std = [torch.full_like(p, 0.2) for p in params]
+    m, v = ([torch.zeros_like(p) for p in params] for _ in range(2))
+    for t in range(1, STEPS + 1):
+        for i, g in enumerate(set_gradients(params)):
+            eps = torch.zeros_like(g)
+            if t > 1:
+                eps = normal(g.numel(), 5, "badam", i, t - 1).reshape(g.shape).double()
+            m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g**2
+            step = m[i] / (1 - 0.9**t) / ((v[i] / (1 - 0.999**t)).sqrt() + 1e-8)
+            mean[i] = mean[i] - 0.1 * (std[i] / 0.2) ** 2 * step
+            pull = 3.0 * g * eps
+            std[i] = std[i] * (1 + (std[i] * pull / 2) ** 2).sqrt() - std[i] ** 2 * pull / 2
+        optimizer.step()
+        for i, p in enumerate(params):
+            draw = normal(p.numel(), 5, "badam", i, t).reshape(p.shape).double()
+            torch.testing.assert_close(p.detach(), mean[i] + std[i] * draw)
+    optimizer.eval()
+    for p, w in zip(params, mean, strict=True):
+        torch.testing.assert_close(p.detach(), w)
+    optimizer.eval()
+    with torch.no_grad():
+        params[0].add_(1.0)  # whoever changes the weights changes the means
+    optimizer.train()
+    optimizer.eval()
+    torch.testing.assert_close(params[0].detach(), mean[0] + 1.0)
+
+
+@pytest.mark.parametrize("cls", [MoFO, UPGD, BAdam])
+def test_what_a_rival_knows_is_in_its_state(cls) -> None:
+    params = parameters()
+    optimizer = cls(params, lr=0.1)
+    for _ in range(3):
+        set_gradients(params)
+        optimizer.step()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    others = [nn.Parameter(p.detach().clone()) for p in params]
+    other = cls(others, lr=0.1)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    for _ in range(3):
+        for a, g in zip(others, set_gradients(params), strict=True):
+            a.grad = g
+        optimizer.step()
+        other.step()
+    for a, b in zip(params, others, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("cls", [MoFO, UPGD, BAdam])
+def test_a_parameter_without_a_gradient_stays(cls) -> None:
+    params = parameters()
+    before = params[1].detach().clone()
+    optimizer = cls(params, lr=0.1)
+    params[0].grad = torch.ones_like(params[0])
+    optimizer.step()
+    if cls is BAdam:
+        optimizer.eval()
+        optimizer.train()
+    assert torch.equal(params[1], before)
+    assert not optimizer.state.get(params[1])
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings", "message"),
+    [
+        (MoFO, {"fraction": 0.0}, "fraction: 0.0"),
+        (UPGD, {"noise": -1.0}, "noise: -1.0"),
+        (UPGD, {"utility_decay": 1.0}, "utility_decay: 1.0"),
+        (UPGD, {"betas": (1.0, 0.9)}, r"betas\[0\]: 1.0"),
+        (BAdam, {"width": 0.0}, "width: 0.0"),
+        (BAdam, {"examples": math.nan}, "examples: nan"),
+    ],
+)
+def test_mistakes_are_named(cls, settings, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        cls(parameters(), **settings)

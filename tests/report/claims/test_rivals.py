@@ -1,0 +1,108 @@
+"""Claims on rivals: each holds on rows made for it, fails on the opposite, and may be undecided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from longtail.report.checks import run
+from longtail.report.claims.rivals import extra_bytes, stores_examples
+
+SCORES, ERRORS = (
+    ["longtail.report.claims.rivals:scores"],
+    ["longtail.report.claims.rivals:errors"],
+)
+RP = {
+    ("finetune", "continual"): 60.0,
+    ("finetune", "carry"): 55.0,
+    ("finetune", "MoFO"): 56.0,
+    ("finetune", "BAdam"): 58.0,
+    ("l2", "carry"): 57.0,
+    ("l2", "continual"): 61.0,
+    ("ewc", "carry"): 58.0,
+    ("si", "carry"): 90.0,  # in five buffers: it does not count
+    ("coma", "carry"): 59.0,
+    ("reservoir", "continual"): 64.0,
+    ("reservoir", "carry"): 62.0,
+    ("reservoir_coma", "carry"): 63.0,
+    ("multitask", "multitask"): 70.0,
+}
+
+
+def rows(change: dict[tuple[str, str], float] | None = None, se: float = 0.1, sign: float = 1.0):
+    found: list[dict[str, Any]] = []
+    for (method, policy), value in {**RP, **(change or {})}.items():
+        found.append({"method": method, "policy": policy, "RP": sign * value, "RP_se": se})
+    return found
+
+
+def verdicts(found: list[dict], check: list[str] = SCORES) -> dict[str, str]:
+    return {c["claim"]: c["verdict"] for c in run(check, found)}
+
+
+def told(claims: dict[str, str], words: str) -> str:
+    (found,) = [verdict for text, verdict in claims.items() if words in text]
+    return found
+
+
+@pytest.mark.parametrize(("check", "sign"), [(SCORES, 1.0), (ERRORS, -1.0)])
+def test_mc_against_the_best_that_fits(check: list[str], sign: float) -> None:
+    claims = verdicts(rows(sign=sign), check)
+    assert told(claims, "Finetune with MC: no rival without data retains more in one") == "holds"
+    assert told(claims, "(best: CoMA, Adam kept)") == "holds"
+    # with MC it is another 4 bytes, so L2 with MC needs two
+    assert told(claims, "no rival without data retains more in two") == "fails"
+    assert told(claims, "no rival with a buffer retains more in one") == "holds"
+    better = verdicts(rows({("l2", "carry"): 62.0}, sign=sign), check)
+    assert told(better, "retains more in one buffer of the weights' size (best: L2") == "fails"
+    near = verdicts(rows({("l2", "carry"): 60.1}, sign=sign), check)
+    assert told(near, "retains more in one buffer of the weights' size (best: L2") == "undecided"
+
+
+def test_parts_of_rivals_are_compared_under_one_policy() -> None:
+    claims = verdicts(rows())
+    assert told(claims, "EWC's Fisher information retains more than L2") == "holds"
+    assert told(claims, "CoMA retains more than no average, Adam kept") == "holds"
+    assert told(claims, "Replay with CoMA retains more than replay alone, Adam kept") == "holds"
+    worse = verdicts(rows({("ewc", "carry"): 56.0}))
+    assert told(worse, "EWC's Fisher information retains more than L2") == "fails"
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_half_of_the_way_to_multitask(sign: float) -> None:
+    check = SCORES if sign > 0 else ERRORS
+    words = "without data in two buffers"
+    assert told(verdicts(rows(sign=sign), check), words) == "fails"
+    change = {("l2", "continual"): 66.0}
+    assert told(verdicts(rows(change, sign=sign), check), words) == "holds"
+    numbers = next(c for c in run(check, rows(change, sign=sign)) if words in c["claim"])["numbers"]
+    assert numbers["share"] == pytest.approx(0.6)
+
+
+def test_the_joined_table_says_what_holds_everywhere() -> None:
+    def of(name: str, sign: float, **changes) -> list[dict]:
+        about = {"benchmark": name, "higher_is_better": sign > 0}
+        return [{**about, **row} for row in rows(sign=sign, **changes)]
+
+    check = ["longtail.report.claims.rivals:table"]
+    both = verdicts([*of("mnist", 1.0), *of("synthetic", -1.0)], check)
+    assert told(both, "On every benchmark no rival with a buffer retains more") == "holds"
+    assert (
+        told(both, "mnist: Finetune with MC: no rival without data retains more in one") == "holds"
+    )
+    worse = of("mnist", 1.0, change={("reservoir_coma", "carry"): 66.0})
+    both = verdicts([*worse, *of("synthetic", -1.0)], check)
+    assert told(both, "On every benchmark no rival with a buffer retains more") == "fails"
+
+
+def test_rows_of_something_else_fail_loudly() -> None:
+    (found,) = run(SCORES, [{"method": "finetune", "policy": "carry", "RP": 1.0}])
+    assert not found["holds"]
+
+
+def test_what_is_kept_follows_from_the_names() -> None:
+    assert extra_bytes({"method": "l2", "policy": "continual, one warm-up"}) == 8
+    assert extra_bytes({"method": "finetune", "policy": "Adam-Rel"}) == 0
+    assert stores_examples({"method": "agem_routed"})
+    assert not stores_examples({"method": "lwf"})

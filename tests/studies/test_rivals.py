@@ -1,0 +1,107 @@
+"""The rivals' studies, their joined table, its figure, and the blocks of the doc pages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import scripts
+
+from longtail.methods import METHODS
+from longtail.report.claims.rivals import extra_bytes
+from longtail.study.expand import expand
+from longtail.study.file import read_study
+
+STUDIES = scripts.ROOT / "studies"
+NUMBERS = {
+    ("finetune", "continual"): 60.0,
+    ("l2", "carry"): 62.0,
+    ("finetune", "MoFO"): 50.0,
+    ("reservoir", "continual"): 64.0,
+    ("multitask", "multitask"): 70.0,
+}
+
+
+@pytest.fixture
+def joined():
+    return scripts.load("studies/tools/rivals_joined.py")
+
+
+@pytest.fixture
+def pages():
+    return scripts.load("studies/tools/rival_pages.py")
+
+
+def write(folder: Path) -> Path:
+    rows: list[dict[str, Any]] = [
+        {"method": m, "policy": p, "seeds": 2, "RP": rp, "RP_se": 0.5, "LP": rp, "FGT": 1.0,
+         "RP_by_seed": {"0": rp - 0.5, "1": rp + 0.5}, "selected": {"lr": 0.001}}
+        for (m, p), rp in NUMBERS.items()
+    ]  # fmt: skip
+    for name, sign in (("mnist", 1.0), ("synthetic", -1.0)):
+        made = [{**row, "RP": sign * row["RP"]} for row in rows]
+        about = {"unit": "percent", "higher_is_better": sign > 0, "provenance": {"commit": name}}
+        (folder / name).mkdir(parents=True)
+        (folder / name / "table.json").write_text(json.dumps({**about, "rows": made, "checks": []}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["synthetic", "mnist", "fsmol", "wsd"])
+def test_every_row_of_a_study_has_a_known_cost(name: str) -> None:
+    runs = expand(read_study(STUDIES / f"rivals_{name}.toml", "0"))
+    rows = {(run.config.method, run.labels["policy"]) for run in runs}
+    assert all(extra_bytes({"method": m, "policy": p}) >= 0 for m, p in rows)
+    methods = {method for method, _ in rows}
+    assert {"finetune", "reservoir", "multitask"} <= methods
+    if name != "wsd":
+        left_out = {"ewcpp", *(["derpp"] if name == "synthetic" else [])}
+        assert methods == {*METHODS, "multitask"} - left_out
+        policies = {policy for method, policy in rows if method == "finetune"}
+        assert {"MoFO", "MoFO with MC", "Adam-Rel", "UPGD", "BAdam", "continual"} <= policies
+
+
+def test_the_joined_table_has_every_row_its_cost_and_the_checks(joined, tmp_path: Path) -> None:
+    perf = tmp_path / "perf.json"
+    row = {"method": "l2", "policy": "carry", "time": 1.25}
+    perf.write_text(json.dumps({"rows": [row], "provenance": {"commit": "x"}}))
+    table = joined.joined(write(tmp_path / "results"), perf)
+    assert len(table["rows"]) == 10
+    l2 = next(r for r in table["rows"] if r["method"] == "l2" and r["benchmark"] == "mnist")
+    assert (l2["bytes"], l2["time"], l2["examples"]) == (4, 1.25, False)
+    assert table["provenance"]["mnist"] == {"commit": "mnist"}
+    assert any("no rival without data" in c["claim"] for c in table["checks"])
+    assert joined.best(table["rows"], 1) == ["reservoir, continual: mean rank 0.00"]
+    with pytest.raises(ValueError, match="no table of synthetic"):
+        joined.joined(tmp_path)
+
+
+def test_the_frontier_is_what_nobody_beats_at_its_cost(joined) -> None:
+    rows = [
+        {"RP": rp, "bytes": cost, "higher_is_better": True}
+        for rp, cost in ((5.0, 0), (4.0, 0), (6.0, 4), (5.5, 4), (5.9, 8), (7.0, 12))
+    ]
+    assert [row["RP"] for row in joined.frontier(rows, "bytes")] == [5.0, 6.0, 7.0]
+    errors = [{**row, "RP": -row["RP"], "higher_is_better": False} for row in rows]
+    assert [row["RP"] for row in joined.frontier(errors, "bytes")] == [-5.0, -6.0, -7.0]
+
+
+def test_the_figure_is_drawn(joined, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = joined.joined(write(tmp_path / "results"))["rows"]
+    paths = joined.draw([{**row, "RP": abs(row["RP"])} for row in rows], tmp_path / "figures")
+    assert [path.suffix for path in paths] == [".svg", ".png"]
+    assert "L2, Adam kept" in paths[0].read_text("utf-8")
+
+
+def test_pages_show_their_own_rows_beside_mc(pages, joined, tmp_path: Path) -> None:
+    rows = joined.joined(write(tmp_path / "results"))["rows"]
+    text = pages.block("l2", rows)
+    assert "| mnist | l2, carry | 62.00 ± 0.50 | 62.00 | 1.00 | 4 |  | lr 0.001 |" in text
+    assert "| mnist | finetune, continual | 60.00" in text
+    assert "| mnist | finetune, MoFO | 50.00" in pages.block("mofo", rows)
+    assert pages.block("si", rows) == pages.NOTHING
+    known = {path.stem for path in pages.pages()}
+    assert {"l2", "si", "lwf", "ewc_adam", "coma", "cofima", "mofo", "adam_rel", "upgd"} <= known
+    assert pages.main(["--check"]) == 0
