@@ -261,7 +261,7 @@ def our_step(run: Run, pairs: Pairs) -> Callable[[int], None]:
     lead = run.seed.shape if isinstance(run.seed, Tensor) else ()
 
     def step(i: int) -> None:
-        set_learning_rate(run.optimizer, run.settings, i, STEPS)
+        set_learning_rate(run.optimizer, run.settings, i, run.settings.epochs * STEPS)
         rows = torch.arange(i * B, i * B + B) % len(pairs)
         run.take_step(run, pairs, rows.expand(*lead, B))
 

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from longtail.optim import (
         ContinualAdam,
         ContinualAdamW,
+        TaskAverage,
         end_task,
         load_memory,
         prime,
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ContinualAdam",
     "ContinualAdamW",
+    "TaskAverage",
     "end_task",
     "load_memory",
     "prime",

@@ -20,7 +20,9 @@ from longtail.tasks import (
     from_tensors,
 )
 from longtail.training import POLICIES, Run, TrainSettings, train
+from longtail.training.boundary import policy_for
 from longtail.training.cuda_graphs import GraphForward
+from longtail.training.optimizer_class import find_optimizer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -286,3 +288,55 @@ def test_thousands_of_linear_models_take_microseconds_a_step() -> None:
     per_step = (times[1] - times[0]) / ((len(sequence) - 6) * 11)
     print(f"{1e6 * per_step:.0f} us per step of {replicas * policies} linear models")
     assert per_step < 300e-6
+
+
+@pytest.mark.parametrize("average", ["task", "ema"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_the_average_of_replayed_steps_is_that_of_eager_ones(average: str, stacked: bool) -> None:
+    seed, policies = ([3, 4], ("continual", "reset")) if stacked else (3, ("continual",))
+    settings = {"average": average, "average_decay": 0.9, "evaluate_every": 3}
+    eager = make_run("finetune", seed, policies, **settings)
+    graph = make_run("finetune", seed, policies, **settings, cuda_graph=True)
+    train(eager)
+    train(graph)
+    assert len(captured(graph)) >= 2
+    assert_close(eager, graph)
+    own = weights(graph.model)
+    with eager.average.applied(), graph.average.applied():
+        assert_close(eager, graph)
+        assert not all(torch.equal(a, b) for a, b in zip(own, weights(graph.model), strict=True))
+    for name in ("accuracy", "average"):
+        one, other = eager.matrices[name].last, graph.matrices[name].last
+        assert abs(one - other).max() <= 0.25 + 1e-9  # one of four test examples at most
+    assert abs(eager.matrices["average"].last - graph.matrices["average"].last).mean() < 0.05
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nadam", "rmsprop", "torch.optim:AdamW"])
+@pytest.mark.parametrize("policy", ["carry", "reset", "continual"])
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_steps_of_other_optimizers_are_captured_too(
+    optimizer: str, policy: str, schedule: str
+) -> None:
+    def made(cuda_graph: bool) -> Run:
+        model = build_model(make_model, 3).cuda()
+        chosen = find_optimizer(optimizer)
+        settings = TrainSettings(
+            batch_size=16, epochs=2, lr=1e-2, optimizer=optimizer, schedule=schedule,
+            cuda_graph=cuda_graph,
+        )  # fmt: skip
+        optim = {"momentum": 0.9} if optimizer in ("sgd", "rmsprop") else {}
+        method = METHODS["finetune"](model, CLASSIFICATION)
+        policies = [policy_for(policy, chosen)]
+        return Run(make_sequence(), model, method, policies, settings, 3, optim=optim)
+
+    eager, graph = made(False), made(True)
+    train(eager)
+    train(graph)
+    assert len(captured(graph)) >= 2
+    assert_close(eager, graph)
+
+
+def test_an_optimizer_that_cannot_be_captured_runs_as_it_is() -> None:
+    run = make_run("finetune", 3, ("carry",), optimizer="adafactor", cuda_graph=True)
+    train(run)
+    assert not hasattr(run.take_step, "steps")

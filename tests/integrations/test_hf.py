@@ -310,3 +310,34 @@ def test_what_a_method_cannot_do_is_refused_with_a_reason(tmp_path: Path) -> Non
         ValueError, match=r"and the cross-entropy of its logits .*: give an objective"
     ):
         trainer.train()
+
+
+def test_an_average_of_the_weights_over_weeks(tmp_path: Path) -> None:
+    model = make_model()
+    ends, callback = [], None
+    for week in (1, 2, 3):
+        trainer, _ = make_trainer(model, tmp_path / f"week{week}", week, save_strategy="no")
+        callback = ContinualCallback(memory=tmp_path / "model", average="task")
+        trainer.add_callback(callback)
+        trainer.train()
+        ends.append(model.classifier.weight.detach().clone())
+    assert callback is not None
+    assert callback.average is not None
+    assert callback.average.tasks == 3
+    with callback.average.applied():
+        torch.testing.assert_close(model.classifier.weight.detach(), torch.stack(ends).mean(0))
+    assert torch.equal(model.classifier.weight, ends[-1])
+
+
+def test_a_resumed_week_goes_on_with_its_average(tmp_path: Path) -> None:
+    found = []
+    for resume in (None, str(tmp_path / "week" / "checkpoint-4")):
+        model = make_model()
+        trainer, _ = make_trainer(model, tmp_path / "week", 1)
+        callback = ContinualCallback(memory=tmp_path / f"memory{len(found)}", average="ema")
+        trainer.add_callback(callback)
+        trainer.train(resume_from_checkpoint=resume)
+        assert callback.average is not None
+        with callback.average.applied():
+            found.append(model.classifier.weight.detach().clone())
+    torch.testing.assert_close(*found)

@@ -228,3 +228,30 @@ def test_methods_in_lightnings_loop(tmp_path: Path, name: str, settings: dict[st
         torch.testing.assert_close(a, b)
     with pytest.raises(ValueError, match="method= needs objective="):
         ContinualCallback(method=make)
+
+
+def test_an_average_of_the_weights_over_weeks(tmp_path: Path) -> None:
+    model, ends = Model(), []
+    callback = ContinualCallback()
+    for week in (1, 2, 3):
+        callback = ContinualCallback(average="task")
+        make_trainer(tmp_path, callback, enable_checkpointing=False).fit(model, data(week))
+        ends.append(model.head.weight.detach().clone())
+    assert callback.average is not None
+    assert callback.average.tasks == 3
+    with callback.average.applied():
+        torch.testing.assert_close(model.head.weight.detach(), torch.stack(ends).mean(0))
+    assert torch.equal(model.head.weight, ends[-1])
+
+
+def test_a_resumed_week_goes_on_with_its_average(tmp_path: Path) -> None:
+    found = []
+    for resume in (None, str(tmp_path / "epoch=0.ckpt")):
+        model, callback = Model(), ContinualCallback(tmp_path / f"{resume is None}", average="ema")
+        checkpoint = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+        callbacks = [callback] if resume else [checkpoint, callback]
+        make_trainer(tmp_path, *callbacks).fit(model, data(1), ckpt_path=resume)
+        assert callback.average is not None
+        with callback.average.applied():
+            found.append(model.head.weight.detach().clone())
+    torch.testing.assert_close(*found)

@@ -560,3 +560,24 @@ def test_a_snapshot_that_lacks_an_entry_gives_way_to_the_one_before(tmp_path, mo
     train_run(small(), out, reporter=heard)
     assert f"it has no {entry}" in heard.named("warn")[0][1]
     assert content(out) == content(tmp_path / "whole")
+
+
+def test_an_average_of_the_weights_is_scored_and_saved_beside_them(tmp_path):
+    small = ["data.tasks=8", "data.zero_shot=1", "data.cap=30", "train.evaluate_every=2"]
+    plain = train_run(resolve("toy", sets=small), tmp_path / "plain", RunOptions(quiet=True))
+    config = resolve("toy", sets=[*small, "train.average=task"])
+    found = train_run(config, tmp_path / "run", RunOptions(quiet=True))
+    average = found.pop("average")
+    assert found == plain  # nothing but the average is new
+    assert set(average) >= {"RP", "LP", "BWT", "FGT", "breakdown"}
+    assert average["curve"]["tasks"] == [1, 2, 4, 6, 8]
+    assert average["curve"]["RP"][-1] == average["RP"] != plain["RP"]
+    files = RunFiles(tmp_path / "run")
+    own, mean = load_file(files.weights), load_file(files.average)
+    assert own.keys() == mean.keys()
+    assert not all(torch.equal(own[name], mean[name]) for name in own)
+    assert not RunFiles(tmp_path / "plain").average.exists()
+    assert files.AVERAGE in files.recorded().sha256
+    (stacked,) = train_stack([config], tmp_path / "stack", RunOptions(quiet=True))
+    assert stacked["summary"]["average"]["RP"] == pytest.approx(average["RP"], abs=0.05)
+    assert len(stacked["summary"]["average"]["curve"]["RP"]) == 5

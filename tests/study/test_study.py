@@ -16,7 +16,10 @@ from helpers.folders import contents
 
 from longtail import cli
 from longtail.benchmarks import toy
+from longtail.report import figures
+from longtail.report.groups import group
 from longtail.report.results import load
+from longtail.report.tables import build as build_table
 from longtail.runs.build import build_stack
 from longtail.study import command as execution
 from longtail.study import local as engines
@@ -548,3 +551,22 @@ def test_mistakes_about_optimizers_in_a_study(tmp_path: Path, old: str, new: str
     path = study_file(tmp_path, SEVERAL.replace(old, new))
     with pytest.raises(ValueError, match=message):
         expand(read_study(path))
+
+
+def test_a_table_may_ask_for_the_average_of_the_weights(tmp_path: Path):
+    report = '[report]\nmetrics = ["RP", "average.RP"]\n'
+    text = TINY.replace("[train]\n", '[train]\naverage = "task"\n') + report
+    out = tmp_path / "out"
+    assert study(study_file(tmp_path, text), "--out", out, "--quiet", "--no-report") == 0
+    results = load(out)
+    table = build_table(results)
+    assert table.metrics == ["RP", "average.RP"]
+    for row in table.rows:
+        assert row["average.RP"] != row["RP"]
+        assert row["average.RP_se"] is not None
+        assert row["average.RP_after"] == row["RP_after"]
+        assert row["average.RP_curve"][-1] == pytest.approx(row["average.RP"])
+    drawn = figures.write(
+        group(results.runs), table, tmp_path, ("continual", "reset"), ["average_by_tasks"]
+    )
+    assert {path.stem for path in drawn} == {"average_by_tasks"}

@@ -494,3 +494,20 @@ def test_mistakes_are_named() -> None:
 def test_settings_that_are_not_a_number_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"Invalid {name}: nan"):
         TrainSettings(**{name: float("nan")})
+
+
+def test_a_schedule_over_the_sequence_does_not_start_anew() -> None:
+    rates: list[float] = []
+    run = make_run(schedule="linear", span="sequence", warmup=0.25)
+
+    def look(run: Run) -> None:
+        if run.position.step:
+            rates.append(run.optimizer.param_groups[0]["lr"])
+
+    train(run, on_step=look)
+    total = sum(2 * -(-n // 4) for n in SIZES)
+    warm = int(0.25 * total)
+    assert len(rates) == total
+    up = [1e-2 * (i + 1) / (warm + 1) for i in range(warm)]
+    down = [1e-2 * (total - i) / (total - warm) for i in range(warm, total)]
+    np.testing.assert_allclose(rates, [*up, *down])

@@ -34,7 +34,7 @@ from longtail.integrations.foreign_loop import (
     own_objective,
 )
 from longtail.integrations.weekly_scores import Score, WeeklyScores, is_score
-from longtail.optim import end_task, load_memory, save_memory
+from longtail.optim import TaskAverage, end_task, load_memory, save_memory
 from longtail.optim.memory import memory_path
 from longtail.optim.param_names import Renaming
 from longtail.optim.wrappers import continual_adam_in
@@ -67,6 +67,8 @@ class ContinualCallback(TrainerCallback):
             what it knows is kept beside the memory. Needs ``trainer``; not with fp16, whose
             gradients are scaled.
         objective: the loss of each example; by default the model's own, see `foreign_loop`.
+        average: "task" or "ema" keeps an average of the weights over weeks, `longtail.TaskAverage`,
+            in a file beside the memory; ``callback.average.applied()`` puts it into the model.
         trainer: the Trainer itself, for what a callback cannot do from outside:
             ``trainer.add_callback(ContinualCallback(..., trainer=trainer))``.
     """
@@ -84,6 +86,7 @@ class ContinualCallback(TrainerCallback):
         higher_is_better: bool | None = None,
         method: MakeMethod | None = None,
         objective: Objective | None = None,
+        average: str | None = None,
         trainer: Trainer | None = None,
     ) -> None:
         if trainer is None and (earlier is not None or method is not None):
@@ -99,6 +102,8 @@ class ContinualCallback(TrainerCallback):
         )
         self.make_method, self.objective, self.trainer = method, objective, trainer
         self.in_loop: MethodInLoop | None = None
+        self.average_kind = average
+        self.average: TaskAverage | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
@@ -113,6 +118,8 @@ class ContinualCallback(TrainerCallback):
             self._enter_loop(given["train_dataloader"], args)
         if self.in_loop is not None:
             self.in_loop.method.optimizer = continual_adam_in(optimizer)
+        if self.average_kind is not None:
+            self._begin_average(given["model"], args, state)
         if state.global_step:
             warn_of_fresh(optimizer, self._folder(args))
             if state.global_step >= state.max_steps:
@@ -139,7 +146,11 @@ class ContinualCallback(TrainerCallback):
                 self.in_loop.save(memory_path(self._folder(args)).parent)
         end_task(optimizer)
         self._save(optimizer, self._folder(args), model)
-        last = Path(args.output_dir or ".", f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        if self.average is not None:
+            self.average.end_task()
+            if args.should_save:
+                self.average.save(memory_path(self._folder(args)).parent)
+        last = _checkpoint(args, state)
         if last.is_dir():
             self._save(optimizer, last, model)
             if args.should_save and (last / OPTIMIZER_NAME).is_file():
@@ -152,6 +163,22 @@ class ContinualCallback(TrainerCallback):
     ) -> None:
         if self.in_loop is not None:
             self.in_loop.observe()
+        if self.average is not None:
+            self.average.step()
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        if self.average is not None and args.should_save:
+            self.average.save(_checkpoint(args, state))
+
+    def _begin_average(self, model: Any, args: TrainingArguments, state: TrainerState) -> None:
+        """The average of earlier weeks, or that of a checkpoint in the middle of one."""
+        assert self.average_kind is not None
+        if self.average is None:
+            self.average = TaskAverage(model, self.average_kind)
+        if not (state.global_step and self.average.load(_checkpoint(args, state))):
+            self.average.load(memory_path(self._folder(args)).parent)
 
     def _enter_loop(self, loader: Any, args: TrainingArguments) -> None:
         """Put the method's loss and gradient where the Trainer has its own."""
@@ -221,3 +248,8 @@ class ContinualCallback(TrainerCallback):
         folder = memory_path(self._folder(args)).parent
         kept = WeeklyScores(folder, higher_is_better=self.higher_is_better)
         self.trainer.log(kept.record(week, scores))
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    """The folder of the checkpoint at this step."""
+    return Path(args.output_dir or ".", f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")

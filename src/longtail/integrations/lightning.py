@@ -24,7 +24,7 @@ from torch import Tensor
 from longtail.integrations.accidents import warn_of_fresh
 from longtail.integrations.foreign_loop import MakeMethod, MethodInLoop, RowsOfDataset
 from longtail.integrations.weekly_scores import Score, WeeklyScores
-from longtail.optim import ContinualAdam, end_task, load_memory, save_memory
+from longtail.optim import ContinualAdam, TaskAverage, end_task, load_memory, save_memory
 from longtail.optim.memory import memory_path
 from longtail.optim.param_names import Renaming
 from longtail.optim.wrappers import continual_adam_in
@@ -62,6 +62,8 @@ class ContinualCallback(Callback):
             with the module's `forward` as the model and batches of inputs and targets; what it
             knows is kept beside the memory. Needs ``objective``.
         objective: the loss of each example, such as `longtail.tasks.CLASSIFICATION`.
+        average: "task" or "ema" keeps an average of the weights over weeks, `longtail.TaskAverage`,
+            in a file beside the memory; ``callback.average.applied()`` puts it into the module.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class ContinualCallback(Callback):
         higher_is_better: bool = True,
         method: MakeMethod | None = None,
         objective: Objective | None = None,
+        average: str | None = None,
     ) -> None:
         if earlier is not None and score is None:
             raise ValueError("earlier= needs score=, a function of the module and a batch")
@@ -84,6 +87,9 @@ class ContinualCallback(Callback):
             raise ValueError("method= needs objective=, the loss of each example of a batch")
         self.make_method, self.objective = method, objective
         self.in_loop: MethodInLoop | None = None
+        self.average_kind = average
+        self.average: TaskAverage | None = None
+        self._saved_average: dict[str, Any] | None = None  # of a checkpoint
         self.memory, self.dtype, self.names, self.grow = memory, dtype, names, grow
         self.earlier, self.score, self.week = earlier, score, week
         self.higher_is_better = higher_is_better
@@ -100,6 +106,8 @@ class ContinualCallback(Callback):
             self._enter_loop(trainer, pl_module)
         if self.in_loop is not None:
             self.in_loop.method.optimizer = self._optimizer(trainer)
+        if self.average_kind is not None:
+            self._begin_average(trainer, pl_module)
         if trainer.ckpt_path is not None:  # the checkpoint has brought the past along
             warn_of_fresh(self._optimizer(trainer), self._folder(trainer))
             return
@@ -122,6 +130,10 @@ class ContinualCallback(Callback):
                 self.in_loop.save(memory_path(folder).parent)
         end_task(optimizer)
         save_memory(optimizer, folder, pl_module, dtype=self.dtype, names=self.names)
+        if self.average is not None:
+            self.average.end_task()
+            if trainer.is_global_zero:
+                self.average.save(memory_path(folder).parent)
         self._mend_checkpoints(trainer)
         if self.earlier is not None:
             self._score(trainer, pl_module, optimizer)
@@ -140,14 +152,35 @@ class ContinualCallback(Callback):
     ) -> None:
         if self.in_loop is not None:
             self.in_loop.after_backward()  # unscaled, and before Lightning clips
-            self._steps = True
+        self._steps = True
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self.in_loop is not None and self._steps:
+        if not self._steps:
+            return
+        self._steps = False
+        if self.in_loop is not None:
             self.in_loop.observe()
-            self._steps = False
+        if self.average is not None:
+            self.average.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint in the middle of a week has of the average."""
+        return {} if self.average is None else {"average": self.average.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._saved_average = state_dict.get("average")
+
+    def _begin_average(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The average of earlier weeks, or that of the checkpoint that is resumed."""
+        assert self.average_kind is not None
+        self.average = TaskAverage(pl_module, self.average_kind)
+        if trainer.ckpt_path is not None and self._saved_average is not None:
+            self.average.load_state_dict(self._saved_average)
+        else:
+            self.average.load(memory_path(self._folder(trainer)).parent)
+        self._saved_average = None
 
     def _enter_loop(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the method's loss where the module has its own."""

@@ -1,5 +1,6 @@
 """Continual Adam and AdamW: Adam that keeps what earlier tasks knew about the second moments."""
 
+from longtail.optim.average import TaskAverage
 from longtail.optim.boundary import end_task, reset
 from longtail.optim.continual_adam import ContinualAdam
 from longtail.optim.continual_adamw import ContinualAdamW
@@ -10,6 +11,7 @@ __all__ = [
     "ContinualAdam",
     "ContinualAdamW",
     "MemoryReport",
+    "TaskAverage",
     "end_task",
     "load_memory",
     "prime",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "rp_by_tasks",
+    "average_by_tasks",
     "retention_by_age",
     "forgetting_by_size",
     "difference_by_tasks",
@@ -100,6 +101,13 @@ def _draw(
     unit = table.unit
     for name, compute, x, y, log in (
         ("rp_by_tasks", series.rp_curve, "tasks learned", f"RP ({unit})", False),
+        (
+            "average_by_tasks",
+            series.average_curve,
+            "tasks learned",
+            f"RP of the average ({unit})",
+            False,
+        ),
         (
             "retention_by_age",
             series.retention,

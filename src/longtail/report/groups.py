@@ -94,6 +94,18 @@ class Group:
         return common, np.array(rows)
 
     @cached_property
+    def average_curves(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `curves`, of the average of the weights, where runs have kept one."""
+        found = [c for run in self.runs if (c := _average_curve(run)) is not None]
+        if not found:
+            return np.array([], np.int64), np.zeros((0, 0))
+        common = found[0][0]
+        for tasks, _ in found[1:]:
+            common = np.intersect1d(common, tasks)
+        common = drop_first_task(common)
+        return common, np.array([rp[np.searchsorted(tasks, common)] for tasks, rp in found])
+
+    @cached_property
     def tasks(self) -> TaskScores | None:
         """Mean over seeds by task, matched by name; the first seed's alone where names differ."""
         if not self.scores:
@@ -191,6 +203,18 @@ def _reorder(s: TaskScores, order: np.ndarray) -> TaskScores:
         s.after,
         s.curve,
     )
+
+
+def _average_curve(run: Result) -> tuple[np.ndarray, np.ndarray] | None:
+    """(number of tasks [E], RP of the average [E]) as a run's summary has them."""
+    average = run.summary.get("average")
+    curve = average.get("curve") if isinstance(average, dict) else None
+    if not isinstance(curve, dict) or run.diverged:
+        return None
+    tasks, rp = curve.get("tasks"), curve.get("RP")
+    if not isinstance(tasks, list) or not isinstance(rp, list) or len(tasks) != len(rp):
+        return None
+    return np.array(tasks, np.int64), np.array(rp, np.float64)
 
 
 def _mean_or_none(values: list[np.ndarray | None]) -> np.ndarray | None:

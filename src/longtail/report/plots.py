@@ -69,6 +69,8 @@ class Plots:
         for kind, caption, compute, x, y, log in (
             ("curve", "RP over the tasks learned so far", series.rp_curve,
              "tasks learned", "RP", False),
+            ("average", "RP of the average of the weights", series.average_curve,
+             "tasks learned", "RP of the average", False),
             ("difference", f"Difference of RP, {words}", None,
              "tasks learned", "difference", False),
             ("retention", "Retention of a task by its age", series.retention,

@@ -30,6 +30,12 @@ def rp_curve(g: Group, scale: float) -> Series:
     return Series(x, *band(curves * scale)) if len(curves) else _empty()
 
 
+def average_curve(g: Group, scale: float) -> Series:
+    """RP of the average of the weights, likewise."""
+    x, curves = g.average_curves
+    return Series(x, *band(curves * scale)) if len(curves) else _empty()
+
+
 def difference(first: Group, second: Group, scale: float) -> Series:
     """RP with MC minus RP without, paired by seed (the paper's Figures 1 and 2)."""
     rows, common = [], None

@@ -124,6 +124,10 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
     elif g.diverged and not g.whole:  # checks find that it has no curve, not that it has no row
         row.update({"RP_after": [], "RP_curve": []})
         row.update(dict.fromkeys(f"RP_{part}" for part in GROWTH))
+    after, curves = g.average_curves
+    if len(after) > 1:
+        row["average.RP_after"] = after.tolist()
+        row["average.RP_curve"] = (curves.mean(0) * scale).tolist()
     if paper_key:
         theirs = paper.numbers(paper_key, row)
         row.update({f"{m}_paper": theirs[m] for m in METRICS if m in theirs})

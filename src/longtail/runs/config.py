@@ -35,6 +35,7 @@ from typing import Any, Literal, get_type_hints
 
 from longtail import benchmarks
 from longtail.methods import METHODS, Method
+from longtail.optim.average import DECAY
 from longtail.runs.values import check, flatten, parse, plain, unknown
 from longtail.support.modules import exists, import_object
 from longtail.training import POLICIES, Policy, TrainSettings
@@ -53,7 +54,7 @@ TABLES = ("data", "train", "methods", "policy", "optim")
 POLICY_FIELDS = ("first_moment", "second_moment", "beta3", "boundary")
 _HEAD = {"method": "finetune", "optimizer": "continual"}
 # Settings younger than published runs, which keep their ids: not written where they say nothing.
-_YOUNGER = {"tie": "first"}
+_YOUNGER = {"tie": "first", "span": "task", "average": "none", "average_decay": DECAY}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ tasks.json              names and sizes of the tasks
 scores.jsonl            one line per evaluation, append only
 summary.json            RP, LP, BWT, FGT and the breakdown; written last, so it marks the end
 model.safetensors       final weights
+average.safetensors     their average, where one was kept
 checksums.json          which run this was, and the SHA-256 of each of the files above
 timing.json             dates, seconds, versions, hardware, and from where the run was started;
                         the only file that has them
@@ -184,11 +185,16 @@ class RunFiles(TrainingFiles):
     RESULT = "summary.json"
     SCORES = "scores.jsonl"
     WEIGHTS = "model.safetensors"
-    CHECKED = (SETTINGS, TrainingFiles.TASKS, SCORES, WEIGHTS)
+    AVERAGE = "average.safetensors"
+    CHECKED = (SETTINGS, TrainingFiles.TASKS, SCORES, WEIGHTS, AVERAGE)
 
     @property
     def weights(self) -> Path:
         return self.folder / self.WEIGHTS
+
+    @property
+    def average(self) -> Path:
+        return self.folder / self.AVERAGE
 
     def read_settings(self) -> dict[str, Any]:
         found = self._read_toml()
@@ -219,6 +225,9 @@ class RunFiles(TrainingFiles):
 
     def write_weights(self, content: bytes) -> None:
         write_atomic(self.weights, content)
+
+    def write_average(self, content: bytes) -> None:
+        write_atomic(self.average, content)
 
     def read_evaluations(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yields (after, task indices, scores) of every evaluation, in their order."""

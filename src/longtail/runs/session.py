@@ -121,6 +121,9 @@ def train_run(
                 session.train(_title(config), on_step)
                 result = run_summary(run, config)
                 files.write_weights(_weights(run.model))
+                if run.average is not None:
+                    with run.average.applied():
+                        files.write_average(_weights(run.model))
                 session.write_timing()
                 record()
                 files.finish([config.id], result)

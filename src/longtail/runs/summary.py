@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from longtail.metrics import breakdown, curve, summary
+from longtail.metrics import ScoreMatrix, breakdown, curve, summary
 from longtail.names import METRICS
 from longtail.runs.build import Stack
 from longtail.runs.config import RunConfig, own_name, policy_fields, policy_named
 from longtail.runs.progress import finite
 from longtail.tasks import Evaluator
 from longtail.training import Run
+from longtail.training.averaging import AVERAGE
 from longtail.training.evaluation import evaluate_validation
 
 
@@ -32,13 +33,29 @@ def _diverged(first: int) -> dict[str, int]:
 def _metrics(run: Run) -> dict[str, Any]:
     """What was measured: numbers, or arrays [P, S] of a stack."""
     main = run.sequence.objective.score_name
-    found = {**summary(run.matrix), "breakdown": breakdown(run.matrix, run.sequence.train_sizes)}
-    found |= {name: summary(matrix) for name, matrix in run.matrices.items() if name != main}
+    further = {n: summary(m) for n, m in run.matrices.items() if n not in (main, AVERAGE)}
+    found = _of_weights(run, run.matrix, further)
+    if run.average is not None:
+        with run.average.applied():
+            found[AVERAGE] = {**_of_weights(run, run.matrices[AVERAGE], {}), **_curve(run)}
+    return found
+
+
+def _of_weights(run: Run, matrix: ScoreMatrix, further: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured of the weights that the model has now."""
+    found = {**summary(matrix), "breakdown": breakdown(matrix, run.sequence.train_sizes), **further}
     evaluator = run.evaluate or Evaluator()
-    found |= evaluator.summary(run.matrix, run.sequence)
+    found |= evaluator.summary(matrix, run.sequence)
     with run.evaluating():
         validation = evaluate_validation(run.scored, run.sequence, evaluator)
     return found if validation is None else {**found, "validation": validation}
+
+
+def _curve(run: Run) -> dict[str, Any]:
+    """RP of the average where all tasks so far were evaluated, against their number."""
+    after, points = curve(run.matrices[AVERAGE])
+    told = points if points.ndim > 1 else points.tolist()
+    return {"curve": {"tasks": (after + 1).tolist(), "RP": told}}
 
 
 def _result(

@@ -7,6 +7,7 @@ that changes while they run, so that a snapshot of it, taken after any step, con
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +25,7 @@ from longtail.support.random import Seed, permutation
 from longtail.tasks import Evaluator, Examples, TaskSequence
 from longtail.tasks.examples import in_order, rows_device
 from longtail.tasks.keywords import accept_keywords
+from longtail.training.averaging import build_average, of_average
 from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.training.boundary import end_task, set_mode
 from longtail.training.cuda_graphs import GraphForward, GraphStep
@@ -105,6 +107,7 @@ class Run:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
         self.losses = Losses(self.device)
         self.gradient = choose_gradient(method, self.autocast, self.scaler, self.losses.note)
+        self.average = build_average(model, settings)
         self.position = Position()
         self.divergence = Divergence(parameter_groups(model), lead_of(model))
         self.best: Best | None = None  # the best epoch of this task so far
@@ -116,7 +119,12 @@ class Run:
             name: ScoreMatrix(sequence.test_sizes, objective.higher_is_better, trained)
             for name in names
         }
+        if self.average is not None:
+            matrices |= of_average(copy.deepcopy(matrices), objective.score_name)
         self.recorder = Recorder(matrices, objective.score_name)
+        size = settings.batch_size * settings.accumulate
+        each = -(-np.asarray(sequence.train_sizes) // size) * settings.epochs
+        self._steps_before = [0, *np.cumsum(each).tolist()]  # each task, and in all
         capture = captures(settings, self.device, self.optim)
         if settings.compile:
             compile_model(model, fixed_shapes=capture)
@@ -132,8 +140,20 @@ class Run:
     def matrix(self) -> ScoreMatrix:
         return self.matrices[self.recorder.main]
 
+    def schedule_place(self, done: int, steps: int) -> tuple[int, int]:
+        """How many steps are done of what the learning rate's schedule stretches over.
+
+        Args:
+            done: steps of the task at hand.
+            steps: of one of its epochs.
+        """
+        if self.settings.span == "task":
+            return done, self.settings.epochs * steps
+        return self._steps_before[self.position.task] + done, self._steps_before[-1]
+
     def state_dict(self) -> dict[str, Any]:
         cuda = self.device.type == "cuda"
+        averaged = {} if self.average is None else {"average": self.average.state_dict()}
         return {
             "position": asdict(self.position),
             "model": self.model.state_dict(),
@@ -146,6 +166,7 @@ class Run:
             "matrices": {name: matrix.state_dict() for name, matrix in self.matrices.items()},
             "generator": torch.get_rng_state(),
             "cuda_generator": torch.cuda.get_rng_state(self.device) if cuda else None,
+            **averaged,
         }
 
     @contextlib.contextmanager
@@ -162,6 +183,8 @@ class Run:
         self.method.load_state_dict(state["method"])
         self.scaler.load_state_dict(state["scaler"])
         self.best = load_best(state["best"], self.device)
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
         if "diverged" in state:  # not in snapshots from before it was looked for
             self.divergence.first = state["diverged"].to(self.device)
         if "losses" in state:
@@ -209,7 +232,7 @@ def train(
                 source, order = arranged(run, examples, order)
                 while position.step < steps:
                     done = position.epoch * steps + position.step
-                    set_learning_rate(run.optimizer, settings, done, steps)
+                    set_learning_rate(run.optimizer, settings, *run.schedule_place(done, steps))
                     start = position.step * size
                     index = order if steps == 1 else order[..., start : start + size]
                     run.take_step(run, source, index)
@@ -224,6 +247,8 @@ def train(
             run.best = None
             run.method.end_task(examples)
             end_task(run, position.task)
+            if run.average is not None:
+                run.average.end_task()
             run.divergence.look(position.task)
             run.losses.look(position.task)
         record_scores(run)
@@ -265,9 +290,18 @@ def record_scores(run: Run) -> None:
     after, settings = run.position.task, run.settings
     everything = due(after, len(run.sequence), settings.evaluate_every, settings.evaluate_at)
     tasks = range(0 if everything else after, after + 1)
-    with run.evaluating():
-        scores = run.evaluate(run.scored, run.sequence, tasks)
+    scores = scores_of(run, run.evaluate, tasks)
+    if run.average is not None:
+        with run.average.applied():
+            scores |= of_average(scores_of(run, run.evaluate, tasks), run.recorder.main)
     run.recorder.add(after, tasks, scores)
+
+
+def scores_of(run: Run, evaluate: Evaluator, tasks: range) -> dict[str, Any]:
+    """What the model as it is scores on some tasks, by name."""
+    with run.evaluating():  # each time anew: autocast remembers the weights it has cast
+        scores = evaluate(run.scored, run.sequence, tasks)
+    return dict(scores) if isinstance(scores, dict) else {run.recorder.main: scores}
 
 
 def compare_epoch(run: Run) -> None:

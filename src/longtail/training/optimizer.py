@@ -192,14 +192,13 @@ def compile_model(model: nn.Module, fixed_shapes: bool) -> None:
     model.compile(dynamic=False if fixed_shapes else None)
 
 
-def set_learning_rate(optimizer: Optimizer, settings: TrainSettings, done: int, steps: int) -> None:
-    """Linear warm-up, then linear decay, over one task; `done` of `epochs * steps` steps are done.
+def set_learning_rate(optimizer: Optimizer, settings: TrainSettings, done: int, total: int) -> None:
+    """Linear warm-up, then linear decay, over a task or the sequence: `done` of `total` steps are.
 
     A formula of the base rate: nothing stays at zero from the task before.
     """
     if settings.schedule == "constant" and not settings.warmup:
         return
-    total = settings.epochs * steps
     warm = int(settings.warmup * total)
     if done < warm:
         factor = (done + 1) / (warm + 1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from longtail.names import option
+from longtail.optim.average import DECAY, KINDS
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,12 @@ class TrainSettings:
     eps: float = option(1e-8, "added to the denominator")
     weight_decay: float = option(0.0, "weight decay (decoupled for adamw)")
     schedule: Literal["constant", "linear"] = option(
-        "constant", "learning rate within a task: constant, or linear decay to zero"
+        "constant", "learning rate over a task: constant, or linear decay to zero"
     )
-    warmup: float = option(0.0, "fraction of a task's steps spent on linear warm-up")
+    warmup: float = option(0.0, "fraction of the steps spent on linear warm-up")
+    span: Literal["task", "sequence"] = option(
+        "task", "what schedule and warm-up stretch over: each task, or the whole sequence"
+    )
     clip: float | None = option(None, "largest gradient norm (per replica); none for no clipping")
     accumulate: int = option(1, "batches per optimizer step")
     autocast: Literal["none", "bf16", "fp16"] = option("none", "mixed precision")
@@ -39,6 +43,10 @@ class TrainSettings:
     tie: Literal["first", "last", "loss"] = option(
         "first", "epochs equal on validation: keep the first, the last, or that of smaller loss"
     )
+    average: Literal["none", "task", "ema"] = option(
+        "none", "also score an average of the weights: over the ends of tasks, or all steps (ema)"
+    )
+    average_decay: float = option(DECAY, "share of the average that a step keeps (ema)")
     evaluate_every: int = option(0, "evaluate all seen tasks every so many tasks; 0: at the end")
     evaluate_at: tuple[int, ...] = option((), "evaluate all seen tasks after these many tasks")
 
@@ -49,9 +57,13 @@ class TrainSettings:
         for name in ("lr", "eps", "weight_decay", "evaluate_every"):
             if not 0 <= getattr(self, name) < math.inf:  # not: < 0, which NaN would pass
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
-        for name in ("warmup", "validation"):
+        for name in ("warmup", "validation", "average_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}, not in [0, 1)")
+        for name, known in (("span", ("task", "sequence")), ("average", ("none", *KINDS))):
+            if getattr(self, name) not in known:
+                wanted = " or ".join(map(repr, known))
+                raise ValueError(f"Invalid {name}: {getattr(self, name)!r}, not {wanted}")
         if self.tie not in ("first", "last", "loss"):
             raise ValueError(f"Invalid tie: {self.tie!r}, not 'first', 'last' or 'loss'")
         if self.clip is not None and not self.clip > 0:

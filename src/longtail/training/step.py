@@ -64,6 +64,8 @@ def update(
         clip_gradients(run.model, clip)
     scaler.step(run.optimizer)
     scaler.update()
+    if run.average is not None:
+        run.average.step()
     return seen
 
 

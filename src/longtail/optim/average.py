@@ -1,0 +1,238 @@
+r"""An average of the weights over tasks, kept beside them: one more buffer, and no data.
+
+    "task"    w̄ <- w̄ + (w - w̄) / c        at the end of every task, the c-th since w first moved
+    "ema"     w̄ <- d w̄ + (1 - d) w        after every step; w̄ = w after the first
+
+The rules are torch's own, ``torch.optim.swa_utils``. Training never sees the average: it is
+evaluated in place of the weights, or saved.
+
+What is averaged are the parameters that are trained. One that no task has moved yet is not averaged
+with its initial value: c of "task" counts from the first task that moved it, so that the head of a
+single task, or an adapter that came later, has the mean of what it was since then. Buffers, such as
+the statistics of BatchNorm, are not averaged: the average is evaluated with those of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
+
+from longtail.optim.param_names import normalise
+from longtail.optim.tensor_file import (
+    Entry,
+    TensorFileError,
+    read_header,
+    read_tensor,
+    write_tensors,
+)
+
+KINDS = ("task", "ema")
+DECAY = 0.999  # of torch's own rule
+FILE_NAME = "longtail_average.safetensors"
+_FORMAT = "longtail-average"
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class TaskAverage:
+    """The average of a model's trained parameters over tasks, or over steps.
+
+    Args:
+        model: whose parameters change in place; those that need no gradient are left out.
+        kind: "task" averages the weights at the ends of tasks, each the same; "ema" all steps,
+            later ones more.
+        decay: d of "ema".
+        leave_out: parameters that are not averaged, such as those of the task at hand alone.
+
+    The average of half-precision parameters is in float32: in their own precision the hundredth
+    task would change nothing.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> average = TaskAverage(model)
+        >>> for value in (1.0, 2.0, 6.0):          # three tasks
+        ...     _ = nn.init.constant_(model.weight, value)
+        ...     average.end_task()
+        >>> with average.applied():
+        ...     model.weight.item()
+        3.0
+        >>> model.weight.item()
+        6.0
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        kind: str = "task",
+        decay: float = DECAY,
+        *,
+        leave_out: Iterable[Tensor] = (),
+    ) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"Invalid kind: {kind!r}, not {' or '.join(map(repr, KINDS))}")
+        if not 0 <= decay < 1:
+            raise ValueError(f"Invalid decay: {decay}, not in [0, 1)")
+        self.kind, self.decay = kind, decay
+        out = {id(p) for p in leave_out}
+        named = {n: p for n, p in model.named_parameters() if p.requires_grad and id(p) not in out}
+        self._names = [normalise(name) for name in named]
+        self._weights = [p.detach() for p in named.values()]  # the same memory
+        self._average = [w.to(_wide(w), copy=True) for w in self._weights]
+        self._counts = [0] * len(self._weights)  # tasks since each first moved
+        self._started = False  # whether "ema" has seen a step
+        self._rule: Callable[..., None]
+        self._rule = get_swa_multi_avg_fn() if kind == "task" else get_ema_multi_avg_fn(decay)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the average is of, so far as it knows; "ema" does not count them."""
+        return max(self._counts, default=0)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Call it after every step of the optimizer; it does something for "ema" alone."""
+        if self.kind != "ema":
+            return
+        if self._started:
+            self._lerp(range(len(self._weights)), 0)
+        elif self._weights:
+            torch._foreach_copy_(self._average, self._weights)
+        self._started = True
+
+    @torch.no_grad()
+    def end_task(self) -> None:
+        """Call it at the end of every task; it does something for "task" alone."""
+        if self.kind != "task":
+            return
+        still = [i for i, count in enumerate(self._counts) if not count]
+        if still:  # from the second task on there are few, mostly none: then nobody waits
+            pairs = [(self._weights[i], self._average[i]) for i in still]
+            moved = torch.stack([(w != a).any().to(pairs[0][0].device) for w, a in pairs]).tolist()
+            still = [i for i, moves in zip(still, moved, strict=True) if not moves]
+        alike: dict[int, list[int]] = {}
+        for i in sorted({*range(len(self._counts))} - {*still}):
+            alike.setdefault(self._counts[i], []).append(i)
+            self._counts[i] += 1
+        for count, places in alike.items():
+            self._lerp(places, count)
+
+    def _lerp(self, places: Iterable[int], count: int) -> None:
+        """One step of torch's rule, for parameters of which `count` values are averaged so far."""
+        kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for i in places:
+            kinds.setdefault((self._average[i].device, self._average[i].dtype), []).append(i)
+        for chosen in kinds.values():
+            current = [self._weights[i].to(self._average[i].dtype) for i in chosen]
+            self._rule([self._average[i] for i in chosen], current, count)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Within ``with`` the model has the averaged weights; afterwards its own, to the bit.
+
+        While it lasts it takes a copy of the weights beside the average.
+        """
+        if not self._weights:
+            yield
+            return
+        kept = [torch.empty_like(w) for w in self._weights]
+        with torch.no_grad():
+            torch._foreach_copy_(kept, self._weights)
+            torch._foreach_copy_(self._weights, self._average)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(self._weights, kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values: what it takes to go on bit for bit."""
+        return {
+            "kind": self.kind,
+            "counts": list(self._counts),
+            "started": self._started,
+            "average": list(self._average),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict` of an average of the same kind and parameters."""
+        shapes = [tuple(a.shape) for a in state["average"]]
+        if state["kind"] != self.kind or shapes != [tuple(a.shape) for a in self._average]:
+            raise ValueError(
+                f"The saved average is of kind {state['kind']!r} over {len(shapes)} parameters, "
+                f"this one {self.kind!r} over {len(self._average)}, or they differ in shape"
+            )
+        self._counts, self._started = list(state["counts"]), state["started"]
+        if self._average:
+            with torch.no_grad():
+                for mine, saved in zip(self._average, state["average"], strict=True):
+                    mine.copy_(saved)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the average by parameter name, for the next process; see `load`.
+
+        Args:
+            path: a ``.safetensors`` file, or the folder for `longtail_average.safetensors`.
+        """
+        file = average_path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        values = dict(zip(self._names, self._average, strict=True))
+        counts = dict(zip(self._names, self._counts, strict=True))
+        told = {"kind": self.kind, "started": self._started, "counts": counts}
+        write_tensors(
+            file,
+            {name: Entry(a.dtype, tuple(a.shape)) for name, a in values.items()},
+            {"format": _FORMAT, "average": json.dumps(told)},
+            lambda name: values[name].detach().cpu().contiguous(),
+        )
+        return file
+
+    def load(self, path: str | os.PathLike[str]) -> bool:
+        """Go on from what `save` wrote; whether there was something.
+
+        A parameter that the file does not have begins anew; one of another shape is refused.
+
+        Raises:
+            ValueError: the file is damaged, of the other kind, or has another shape of something.
+        """
+        file = average_path(path)
+        if not file.is_file():
+            return False
+        try:
+            with open(file, "rb", buffering=0) as opened:
+                self._read(opened)
+        except (TensorFileError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} holds no average: {error}") from None
+        return True
+
+    def _read(self, opened: Any) -> None:
+        header = read_header(opened, _FORMAT)
+        told = json.loads(header.metadata["average"])
+        if told["kind"] != self.kind:
+            raise TensorFileError(f"it is one of kind {told['kind']!r}, not {self.kind!r}")
+        for i, name in enumerate(self._names):
+            entry = header.entries.get(name)
+            if entry is None:
+                continue
+            if entry.shape != tuple(self._average[i].shape):
+                here = tuple(self._average[i].shape)
+                raise TensorFileError(f"{name} is {entry.shape} there and {here} here")
+            self._average[i].copy_(read_tensor(opened, entry))
+            self._counts[i] = int(told["counts"][name])
+        self._started = bool(told["started"])
+
+
+def average_path(path: str | os.PathLike[str]) -> Path:
+    """The file of an average: ``path`` itself if it ends in .safetensors, else in that folder."""
+    path = Path(path)
+    return path if path.suffix == ".safetensors" else path / FILE_NAME
+
+
+def _wide(weights: Tensor) -> torch.dtype:
+    return torch.float32 if weights.dtype in _HALVES else weights.dtype
