@@ -15,7 +15,7 @@ from longtail.methods import Finetune
 from longtail.metrics import summary
 from longtail.names import POLICIES
 from longtail.replicas import build_model
-from longtail.tasks import CLASSIFICATION, TableSequence, from_tensors
+from longtail.tasks import CLASSIFICATION, Evaluator, TableSequence, from_tensors
 from longtail.tasks.task_models import TaskModel
 from longtail.training import Interrupted, Run, TrainSettings, train
 
@@ -37,6 +37,7 @@ def make_model(_seed: int = 0) -> nn.Module:
 
 
 def make_run(average: str, seed: Any = 3, policies: int = 1, **settings: Any) -> Run:
+    evaluate = settings.pop("evaluate", None)
     model = settings.pop("model", None) or build_model(make_model, seed, policies)
     given = TrainSettings(
         batch_size=4, epochs=2, lr=3e-2, average=average, average_decay=0.8, evaluate_every=1,
@@ -45,7 +46,7 @@ def make_run(average: str, seed: Any = 3, policies: int = 1, **settings: Any) ->
     numbers = torch.tensor(seed) if isinstance(seed, list) else seed
     method = Finetune(model, CLASSIFICATION, seed=numbers)
     chosen = [POLICIES["continual"], POLICIES["reset"]][:policies]
-    return Run(make_sequence(), model, method, chosen, given, numbers)
+    return Run(make_sequence(), model, method, chosen, given, numbers, evaluate)
 
 
 @pytest.mark.parametrize("average", ["task", "ema"])
@@ -170,6 +171,26 @@ def test_heads_of_single_tasks_are_not_averaged(average: str) -> None:
         assert torch.equal(model.head, head)
         assert torch.equal(model.table, table)
         assert not torch.equal(model.trunk.weight, trunk)
+
+
+class Remembering(Evaluator):
+    """Looks at the weights once and tells the same ever after, as where all tasks are one."""
+
+    known: float | None = None
+
+    def __call__(self, model: nn.Module, sequence: Any, tasks: range) -> Any:
+        if self.known is None:
+            self.known = next(model.parameters()).sum().item()
+        return np.full(len(tasks), self.known)
+
+
+def test_an_evaluator_that_remembers_does_not_mix_weights_and_average() -> None:
+    plain = make_run("none", evaluate=Remembering())
+    run = make_run("ema", evaluate=Remembering())
+    train(plain)
+    train(run)
+    assert run.matrix.last.tolist() == plain.matrix.last.tolist()
+    assert run.matrices["average"].last.tolist() != run.matrix.last.tolist()
 
 
 def test_settings_out_of_range_are_refused() -> None:

@@ -34,17 +34,19 @@ def _metrics(run: Run) -> dict[str, Any]:
     """What was measured: numbers, or arrays [P, S] of a stack."""
     main = run.sequence.objective.score_name
     further = {n: summary(m) for n, m in run.matrices.items() if n not in (main, AVERAGE)}
-    found = _of_weights(run, run.matrix, further)
+    found = _of_weights(run, run.matrix, run.evaluate or Evaluator(), further)
     if run.average is not None:
+        matrix, evaluator = run.matrices[AVERAGE], run.evaluate_average or Evaluator()
         with run.average.applied():
-            found[AVERAGE] = {**_of_weights(run, run.matrices[AVERAGE], {}), **_curve(run)}
+            found[AVERAGE] = {**_of_weights(run, matrix, evaluator, {}), **_curve(run)}
     return found
 
 
-def _of_weights(run: Run, matrix: ScoreMatrix, further: Mapping[str, Any]) -> dict[str, Any]:
+def _of_weights(
+    run: Run, matrix: ScoreMatrix, evaluator: Evaluator, further: Mapping[str, Any]
+) -> dict[str, Any]:
     """What was measured of the weights that the model has now."""
     found = {**summary(matrix), "breakdown": breakdown(matrix, run.sequence.train_sizes), **further}
-    evaluator = run.evaluate or Evaluator()
     found |= evaluator.summary(matrix, run.sequence)
     with run.evaluating():
         validation = evaluate_validation(run.scored, run.sequence, evaluator)

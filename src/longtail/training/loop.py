@@ -108,6 +108,8 @@ class Run:
         self.losses = Losses(self.device)
         self.gradient = choose_gradient(method, self.autocast, self.scaler, self.losses.note)
         self.average = build_average(model, settings)
+        # One of its own, for evaluators that remember what weights have scored.
+        self.evaluate_average = copy.copy(self.evaluate) if self.average is not None else None
         self.position = Position()
         self.divergence = Divergence(parameter_groups(model), lead_of(model))
         self.best: Best | None = None  # the best epoch of this task so far
@@ -291,9 +293,9 @@ def record_scores(run: Run) -> None:
     everything = due(after, len(run.sequence), settings.evaluate_every, settings.evaluate_at)
     tasks = range(0 if everything else after, after + 1)
     scores = scores_of(run, run.evaluate, tasks)
-    if run.average is not None:
+    if run.average is not None and run.evaluate_average is not None:
         with run.average.applied():
-            scores |= of_average(scores_of(run, run.evaluate, tasks), run.recorder.main)
+            scores |= of_average(scores_of(run, run.evaluate_average, tasks), run.recorder.main)
     run.recorder.add(after, tasks, scores)
 
 
