@@ -162,3 +162,19 @@ def test_kill_9_twenty_times(method, tmp_path):
     kills = kill_for_real(config, tmp_path / "pieces", kills=KILLS, seed=5)
     assert kills == KILLS
     assert content(tmp_path / "pieces") == content(tmp_path / "whole")
+
+
+OTHERS = {
+    "rmsprop": ["train.optimizer=rmsprop", "optim.momentum=0.5", "train.average=ema"],
+    "own": ["train.optimizer=helpers.own_optimizers:Sign", "optimizer=reset", "average=task"],
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_optimizers_and_an_average(name, tmp_path, monkeypatch):
+    config = small("finetune", *OTHERS[name], "train.span=sequence")
+    total = steps_of(config, tmp_path / "whole")
+    interrupted(config, tmp_path / "pieces", total, seed=3, monkeypatch=monkeypatch)
+    assert content(tmp_path / "pieces") == content(tmp_path / "whole")
+    whole, pieces = ((tmp_path / f / "average.safetensors") for f in ("whole", "pieces"))
+    assert whole.read_bytes() == pieces.read_bytes()
