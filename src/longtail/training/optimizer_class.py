@@ -229,28 +229,13 @@ def find_function(path: str) -> Any:
         raise ValueError(f"optimizer policy {path!r} cannot be imported: {error}") from None
     if not callable(found) or isinstance(found, type):
         raise ValueError(f"optimizer policy {path!r} is not a function")
+    signature = inspect.signature(found)
+    settings = {p.name: None for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     try:
-        inspect.signature(found).bind(None, None, 0)
-        fits = True
+        signature.bind(None, None, 0, **settings)
     except TypeError:
-        fits = _only_keywords_missing(found)
-    if not fits:
         raise ValueError(
             f"optimizer policy {path!r} must be a function of (optimizer, model, task), with "
             "settings as keyword-only arguments"
-        )
+        ) from None
     return found
-
-
-def _only_keywords_missing(function: Any) -> bool:
-    """Whether a call with three arguments lacks nothing but keyword-only ones."""
-    given = {
-        p.name: None
-        for p in inspect.signature(function).parameters.values()
-        if p.kind is p.KEYWORD_ONLY
-    }
-    try:
-        inspect.signature(function).bind(None, None, 0, **given)
-    except TypeError:
-        return False
-    return True
