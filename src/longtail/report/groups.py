@@ -96,7 +96,7 @@ class Group:
     @cached_property
     def average_curves(self) -> tuple[np.ndarray, np.ndarray]:
         """As `curves`, of the average of the weights, where runs have kept one."""
-        found = [c for run in self.runs if (c := _average_curve(run)) is not None]
+        found = [c for run in self.whole if (c := _average_curve(run)) is not None]
         if not found:
             return np.array([], np.int64), np.zeros((0, 0))
         common = found[0][0]
@@ -209,7 +209,7 @@ def _average_curve(run: Result) -> tuple[np.ndarray, np.ndarray] | None:
     """(number of tasks [E], RP of the average [E]) as a run's summary has them."""
     average = run.summary.get("average")
     curve = average.get("curve") if isinstance(average, dict) else None
-    if not isinstance(curve, dict) or run.diverged:
+    if not isinstance(curve, dict):
         return None
     tasks, rp = curve.get("tasks"), curve.get("RP")
     if not isinstance(tasks, list) or not isinstance(rp, list) or len(tasks) != len(rp):
