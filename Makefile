@@ -16,7 +16,7 @@ FUZZ   ?= 20000
 SEED   ?= 0
 JOBS   ?= 2
 
-.PHONY: help demo test test-all docs notebooks dist soak lint format perf clean
+.PHONY: help demo test test-all test-frameworks docs notebooks dist soak lint format perf clean
 
 help:
 	@echo "make demo   the synthetic study: table, checks, figure and page in a bit over two minutes, set-up included"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs   the documentation site, into build/site"
 	@echo "make notebooks   run the tutorials anew and keep what they print and draw"
 	@echo "make dist   the wheel and the source distribution, into dist/"
+	@echo "make test-frameworks   Avalanche, DeepSpeed and Ray Train, in an environment of their own"
 	@echo "make soak   hours of damaged input and killed runs (FUZZ=20000 INPUTS=1000000 KILLS=1000 SEED=0 JOBS=2)"
 	@echo "make lint   ruff, pyright and the import rules only"
 	@echo "make perf   speed and memory, as ratios taken in one run"
@@ -63,6 +64,14 @@ notebooks: $(STAMP)
 dist: $(STAMP)
 	$(BIN)/python -m build --outdir dist
 
+# Together they bring some 150 packages, so CI's environment is without them. DeepSpeed's build needs torch.
+FRAMEWORKS := .venv-frameworks
+test-frameworks:
+	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[avalanche,ray]' pytest 'setuptools<81' wheel
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(FRAMEWORKS)/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation deepspeed
+	$(FRAMEWORKS)/bin/python -m pytest -m 'slow or not slow' tests/integrations/test_avalanche.py tests/integrations/test_deepspeed.py tests/integrations/test_ray_train.py
+
 soak: $(STAMP)
 	LONGTAIL_FUZZ=$(FUZZ) $(PYTEST) tests/fuzz
 	$(BIN)/python tests/fuzz/input_soak.py --inputs $(INPUTS) --jobs $(JOBS) --seed $(SEED) --out results/soak/inputs.json
@@ -83,4 +92,4 @@ perf: $(STAMP)
 	  $(BIN)/python perf/$$script.py || status=1; done; exit $$status
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(FRAMEWORKS)

@@ -110,17 +110,18 @@ def test_what_is_refused() -> None:
         prime(model, batches, loss, optimizer)
 
 
-def test_priming_on_split_images_knows_which_weights_matter() -> None:
-    """Task 1 of the split MNIST miniature, trained with us, or with AdamW and primed afterwards.
+@pytest.mark.parametrize(("name", "task"), [("mnist", 0), ("wsd", 8)])
+def test_priming_knows_which_weights_matter(name: str, task: int) -> None:
+    """A task of a miniature, trained with us, or with AdamW and primed afterwards.
 
-    Gradients at the end of training are smaller than those on the way, and so is v; which weights
-    have a large one agrees.
+    Gradients at the end of training are smaller than those on the way, and so is v (two thirds of
+    it on split MNIST, a twelfth on WSD-CL, in the median); which weights have a large one agrees.
     """
     from longtail.benchmarks import load
 
-    spec = load("mnist")
+    spec = load(name)
     benchmark = spec.build(spec.Settings(miniature=True), 0)
-    examples, objective = benchmark.sequence.train(0), benchmark.sequence.objective
+    examples, objective = benchmark.sequence.train(task), benchmark.sequence.objective
     assert examples is not None
 
     def mean_loss(model: nn.Module, batch: Any) -> Tensor:
@@ -131,7 +132,7 @@ def test_priming_on_split_images_knows_which_weights_matter() -> None:
     pasts = []
     for kind in (ContinualAdamW, torch.optim.AdamW):
         torch.manual_seed(0)
-        model = benchmark.make_model(0)
+        model = benchmark.make_model(0).eval()
         same = {"beta3": 0.0} if kind is ContinualAdamW else {}  # without warm-up it is AdamW
         optimizer = kind(model.parameters(), lr=1e-3, **same)
         for batch in batches:
@@ -151,4 +152,4 @@ def test_priming_on_split_images_knows_which_weights_matter() -> None:
     logs = torch.stack([trained[known].log2(), primed[known].log2()])
     assert known.float().mean() > 0.1
     assert torch.corrcoef(logs)[0, 1] > 0.6
-    assert 0.1 < (primed[known] / trained[known]).median() < 1
+    assert 0.02 < (primed[known] / trained[known]).median() < 1
