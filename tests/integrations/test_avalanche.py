@@ -90,7 +90,7 @@ def test_with_the_package(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_package_with_an_incremental_classifier(tmp_path: Path) -> None:
-    """Avalanche makes a new, wider weight and forgets its state; the rows it had keep their past."""
+    """Avalanche makes a wider weight and forgets its state; the rows it had keep their past."""
     if find_spec("avalanche") is None:
         pytest.skip("Avalanche is not installed; `make test-frameworks` runs this")
     declare_missing()

@@ -108,7 +108,7 @@ def _pieces(parameters: list[Tensor], stepped: list[Tensor]) -> Iterator[Piece]:
     (flat,) = stepped
     at = 0
     for parameter in parameters:
-        mapping = getattr(parameter, "_hp_mapping", False)
+        mapping: Any = getattr(parameter, "_hp_mapping", False)
         if mapping is False:  # FP16_Optimizer: one after the other
             yield Piece(parameter, flat, 0, at, parameter.numel())
             at += parameter.numel()
@@ -145,8 +145,9 @@ def _gathered(piece: Piece, value: Tensor) -> Tensor:
     parameter, _, start, there, numel = piece
     whole = torch.zeros(parameter.numel(), dtype=value.dtype, device=value.device)
     whole[start : start + numel] = value.flatten()[there : there + numel]
-    if hasattr(parameter, "_dp_group"):
-        dist.all_reduce(whole, group=parameter._dp_group)
+    together: Any = getattr(parameter, "_dp_group", None)
+    if together is not None:
+        dist.all_reduce(whole, group=together)
     return whole.view(parameter.shape)
 
 
