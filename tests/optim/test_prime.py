@@ -114,8 +114,8 @@ def test_what_is_refused() -> None:
 def test_priming_knows_which_weights_matter(name: str, task: int) -> None:
     """A task of a miniature, trained with us, or with AdamW and primed afterwards.
 
-    Gradients at the end of training are smaller than those on the way, and so is v (a
-    quarter of it on split MNIST, a seventeenth on WSD-CL, in the median); which weights have a large one agrees.
+    Gradients at the end of training are smaller than those on the way, and so is v (in the median
+    a quarter of it on split MNIST, a seventeenth on WSD-CL); which weights have a large one agrees.
     """
     from longtail.benchmarks import load
 
