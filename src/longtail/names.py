@@ -94,6 +94,9 @@ class Policy:
     )
     beta3: float = option(WARM_UP, "warm-up at the start of a task, 1 - beta3**t; 0 for none")
     boundary: bool = option(True, "tell the optimizer when a task ends (false: plain Adam)")
+    past_dtype: Literal["float32", "bfloat16", "uint8"] = option(
+        "float32", "how the second moments of earlier tasks are kept: 4 bytes each, 2 or 1"
+    )
     lr_scale: float = option(1.0, "multiplies the learning rate")
     function: str = option("", "module:function, called at every task boundary")
     settings: tuple[tuple[str, Any], ...] = option((), "keyword arguments of that function")

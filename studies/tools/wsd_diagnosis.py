@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longtail.optim.past import read_past
 from longtail.runs.build import build_run
 from longtail.runs.config import resolve
 from longtail.support.devices import choose_device
@@ -49,7 +50,7 @@ def examine(run: Run) -> dict[str, dict[str, float]]:
         t, c = float(state["step"]), float(state["past_steps"])
         moved = state["exp_avg_sq"] > 0
         v = state["exp_avg_sq"][moved] / (1 - beta2**t)
-        past = state["past_exp_avg_sq"][moved]
+        past = read_past(state["past_exp_avg_sq"], v.dtype)[moved]
         now = (t * v + c * past) / (t + c)
         update = (state["exp_avg"][moved] / (1 - beta1**t)).square() / now
         kind = "word embeddings" if name.endswith("word_table") else "others"

@@ -22,6 +22,8 @@ from peft import PeftModel, get_peft_model
 
 from longtail.optim import MemoryReport, load_memory
 from longtail.optim.param_names import Renaming, aliases_of
+from longtail.optim.past import converted, read_past
+from longtail.optim.state import state_dtype
 from longtail.optim.wrappers import required
 
 # Which dimension of an adapter's tensor is that of the rank.
@@ -75,5 +77,6 @@ def load_memory_of_old(
             dims = [_RANK[part] for part in name.split(".") if part in _RANK]
             past = inner.state.get(parameter, {}).get("past_exp_avg_sq")
             if dims and past is not None:
-                past.copy_(past.mean(dims[0], keepdim=True).expand_as(past))
+                mean = read_past(past, state_dtype(parameter)).mean(dims[0], keepdim=True)
+                past.copy_(converted(mean, past.dtype).expand_as(past))
     return report

@@ -46,6 +46,7 @@ from longtail.names import FirstMoment, SecondMoment
 from longtail.optim import state as _state
 from longtail.optim._torch import graph_capture_health_check, light_step, unmarked
 from longtail.optim.kernels import GroupKernels, Kernels, uses_fused
+from longtail.optim.past import PastDtype, check_past, read_past
 from longtail.optim.state import Settings, Tensors, check_moments, is_averaged, state_dtype
 
 
@@ -89,6 +90,10 @@ class ContinualAdam(Optimizer):
             ``"task"`` multiplies by :math:`\sqrt{(t + c) / t}`. The paper's method is
             ``first_moment="reset"``, ``second_moment="task"``. Both may differ between parameter
             groups.
+        past_dtype: how :math:`v_c` is kept: ``"float32"``, ``"bfloat16"`` or ``"uint8"``, one byte
+            for its logarithm (``codes.py``), within 12% of it. The last two are rounded at random
+            at a boundary, so that the average over many tasks goes on; see ``past.py``. Groups may
+            differ.
         foreach: use the multi-tensor implementation; by default where torch would, on CUDA.
         maximize: maximize the objective.
         capturable: keep the step counts on the device, for CUDA graphs.
@@ -137,6 +142,7 @@ class ContinualAdam(Optimizer):
         beta3: float = 0.9,
         first_moment: FirstMoment = "reset",
         second_moment: SecondMoment = "task",
+        past_dtype: PastDtype = "float32",
         foreach: bool | None = None,
         maximize: bool = False,
         capturable: bool = False,
@@ -151,6 +157,9 @@ class ContinualAdam(Optimizer):
             "weight_decay": weight_decay,
             "first_moment": first_moment,
             "second_moment": second_moment,
+            "past_dtype": past_dtype,
+            "past_seed": 0,
+            "past_copies": 1,
             "maximize": maximize,
             "foreach": foreach,
             "capturable": capturable,
@@ -187,8 +196,9 @@ class ContinualAdam(Optimizer):
 
         Where both sides know the names of their parameters (``model.named_parameters()``), each
         parameter gets the state of its name, whatever the order; names that differ are an error.
-        Otherwise the order counts, as for any torch optimizer. Settings are the saved ones;
-        :func:`longtail.load_memory` leaves them alone.
+        Otherwise the order counts, as for any torch optimizer. Settings are the saved ones, but
+        for ``past_dtype``, to which what was saved is converted; :func:`longtail.load_memory`
+        leaves all of them alone.
         """
         with _state.undoing_casts(self):
             unmarked(super().load_state_dict)(state_dict)
@@ -220,6 +230,8 @@ class ContinualAdam(Optimizer):
         past_first = group["first_moment"] == "task"
         _check_rate(group)
         check_moments(group)
+        check_past(group)
+        past_dtype = group["past_dtype"]
         for p in group["params"]:
             if p.grad is None:
                 continue
@@ -232,7 +244,7 @@ class ContinualAdam(Optimizer):
                     f"supported devices: ['cuda', 'cpu'] but {p.dtype} and meta"
                 )
             state = self.state[p]
-            _state.fill(p, state, on_device=on_device, past_first=past_first)
+            _state.fill(p, state, on_device=on_device, past_first=past_first, past_dtype=past_dtype)
             if group["differentiable"] and state["step"].requires_grad:
                 raise RuntimeError(
                     "`requires_grad` is not supported for `step` in differentiable mode"
@@ -309,6 +321,7 @@ class ContinualAdam(Optimizer):
         """
         for group in self.param_groups:
             check_moments(group)
+            check_past(group)
         kernels = self._own_kernels()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             if kernels.end_task_together(self):
@@ -319,9 +332,9 @@ class ContinualAdam(Optimizer):
                     continue
                 settings = Settings.of(group, decoupled_weight_decay=self._decoupled_weight_decay)
                 took: list[Tensor | bool] = []
-                for tensors in _state.gather(self.state, group):
-                    done = own.end_task(tensors, settings) if uses_fused(group) else None
-                    took.append(_state.fold(tensors, settings) if done is None else done)
+                for tensors, draws in _state.gather(self.state, group):
+                    done = own.end_task(tensors, settings, draws) if uses_fused(group) else None
+                    took.append(_state.fold(tensors, settings, draws) if done is None else done)
                 _state.count_task(group, took)
 
     def _own_kernels(self) -> Kernels:
@@ -368,6 +381,7 @@ def _check_settings(group: dict[str, Any]) -> None:
     if isinstance(group["beta3"], Tensor) or not 0.0 <= group["beta3"] < 1.0:
         raise ValueError(f"Invalid beta3 value: {group['beta3']}")
     check_moments(group)
+    check_past(group)
     if group["fused"]:
         if group["differentiable"]:
             raise RuntimeError("`fused` does not support `differentiable`")
@@ -438,6 +452,8 @@ def _single_tensor_continualadam(tensors: Tensors, settings: Settings) -> None:
         grad = grad if grad.dtype == dtype else grad.to(dtype)
         exp_avg, exp_avg_sq = tensors.exp_avgs[i], tensors.exp_avg_sqs[i]
         past_sq = tensors.past_exp_avg_sqs[i]
+        if is_averaged(settings.second_moment):
+            past_sq = read_past(past_sq, dtype)
         past_avg = tensors.past_exp_avgs[i] if settings.first_moment == "task" else None
         grad = -grad if settings.maximize else grad
 
@@ -539,7 +555,14 @@ def _multi_tensor_continualadam(tensors: Tensors, settings: Settings, *, has_com
 
     # Grouping wants lists of one length: the first moments stand in for a past that is not kept.
     past_exp_avgs = tensors.past_exp_avgs if settings.first_moment == "task" else tensors.exp_avgs
-    lists = [*tensors[:5], past_exp_avgs, *tensors[6:]]
+    # The same for second moments, and what is kept in fewer bytes is read.
+    past_exp_avg_sqs = tensors.exp_avg_sqs
+    if is_averaged(settings.second_moment):
+        past_exp_avg_sqs = [
+            read_past(past, v.dtype)
+            for past, v in zip(tensors.past_exp_avg_sqs, tensors.exp_avg_sqs, strict=True)
+        ]
+    lists = [*tensors[:4], past_exp_avg_sqs, past_exp_avgs, *tensors[6:]]
     grouped = Optimizer._group_tensors_by_device_and_dtype(cast(Any, lists))
     for same, _ in grouped.values():
         alike = Tensors(*(list(cast(list[Tensor], xs)) for xs in same))

@@ -5,6 +5,7 @@ from torch.optim.optimizer import ParamsT
 
 from longtail.names import FirstMoment, SecondMoment
 from longtail.optim.continual_adam import ContinualAdam
+from longtail.optim.past import PastDtype
 
 
 class ContinualAdamW(ContinualAdam):
@@ -25,8 +26,8 @@ class ContinualAdamW(ContinualAdam):
         weight_decay: decoupled decay :math:`\lambda`; each step multiplies by
             ``1 - lr * weight_decay``.
 
-    ``beta3``, ``first_moment``, ``second_moment``, ``foreach``, ``maximize``, ``capturable``,
-    ``differentiable`` and ``fused`` are as for :class:`ContinualAdam`.
+    ``beta3``, ``first_moment``, ``second_moment``, ``past_dtype``, ``foreach``, ``maximize``,
+    ``capturable``, ``differentiable`` and ``fused`` are as for :class:`ContinualAdam`.
 
     Example:
         >>> import torch
@@ -66,6 +67,7 @@ class ContinualAdamW(ContinualAdam):
         beta3: float = 0.9,
         first_moment: FirstMoment = "reset",
         second_moment: SecondMoment = "task",
+        past_dtype: PastDtype = "float32",
         foreach: bool | None = None,
         maximize: bool = False,
         capturable: bool = False,
@@ -81,6 +83,7 @@ class ContinualAdamW(ContinualAdam):
             beta3=beta3,
             first_moment=first_moment,
             second_moment=second_moment,
+            past_dtype=past_dtype,
             foreach=foreach,
             maximize=maximize,
             capturable=capturable,

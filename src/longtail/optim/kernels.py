@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from longtail.optim.past import Draw
 from longtail.optim.state import Settings, Tensors, is_plain
 
 Group = dict[str, Any]
@@ -33,7 +34,9 @@ class Kernel(Protocol):
         """Step what the kernel can take; the indices of the rest, which are as they were."""
         ...
 
-    def end_task(self, tensors: Tensors, settings: Settings) -> Tensor | bool | None:
+    def end_task(
+        self, tensors: Tensors, settings: Settings, draws: Sequence[Draw]
+    ) -> Tensor | bool | None:
         """Whether a step had been taken; None, with nothing done, if it cannot take all."""
         ...
 
@@ -101,12 +104,14 @@ class GroupKernels:
                 self.whole = kernel
         return left
 
-    def end_task(self, tensors: Tensors, settings: Settings) -> Tensor | bool | None:
+    def end_task(
+        self, tensors: Tensors, settings: Settings, draws: Sequence[Draw]
+    ) -> Tensor | bool | None:
         """Whether a step had been taken; None, with nothing done, if no kernel can take all."""
         if not all(map(is_plain, tensors.exp_avgs)):
             return None
         kernel = self._on(tensors.steps[0].device, tensors.exp_avgs)
-        return None if kernel is None else kernel.end_task(tensors, settings)
+        return None if kernel is None else kernel.end_task(tensors, settings, draws)
 
     def _on(self, device: torch.device, tensors: list[Tensor]) -> Kernel | None:
         make = kernel_for(device, tensors)

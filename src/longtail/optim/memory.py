@@ -11,9 +11,10 @@ it: learning rate, decay, betas, policy, groups and their order are this week's.
     load_memory(optimizer, "model/", model)
 
 The file is safetensors, 4 bytes a parameter, with ``dtype="bfloat16"`` 2 and with ``dtype="uint8"``
-1 (``codes.py``). Its metadata say in JSON what made it. Under any policy the file has one meaning,
-an estimate of :math:`E[g^2]` over c steps: for ``second_moment="ema"`` the moving average is
-divided by :math:`1 - \beta_2^c` when it is saved and multiplied by it when it is loaded.
+1, the code of ``codes.py`` that ``past_dtype="uint8"`` keeps in memory too. Its metadata say in
+JSON what made it. Under any policy the file has one meaning, an estimate of :math:`E[g^2]` over c
+steps: for ``second_moment="ema"`` the moving average is divided by :math:`1 - \beta_2^c` when it is
+saved and multiplied by it when it is loaded.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from longtail.names import __version__
 from longtail.optim import codes
 from longtail.optim.continual_adam import ContinualAdam
 from longtail.optim.param_names import Renaming, aliases_of
-from longtail.optim.state import Settings, fold, gather, state_dtype
+from longtail.optim.past import CODED, past_dtype_of
+from longtail.optim.state import Settings, fold, gather, is_averaged, state_dtype
 from longtail.optim.tensor_file import (
     Entry,
     Header,
@@ -136,8 +138,8 @@ def save_memory(
         model: whose parameters the optimizer has; may be left out for an optimizer that was made
             from ``model.named_parameters()``.
         dtype: ``"float32"``, ``"bfloat16"`` or ``"uint8"`` (a code of the logarithm, within 12% of
-            v; first moments, which have signs, are then bfloat16). By default as it is in memory,
-            float32 but for float64 parameters.
+            v; first moments, which have signs, are then bfloat16). By default as it is in memory:
+            as ``past_dtype`` says, and float32 for the rest, but for float64 parameters.
         names: a mapping or function that renames parameters, once the prefixes of DDP,
             ``torch.compile``, FSDP and PEFT are gone.
 
@@ -165,7 +167,7 @@ def save_memory(
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
-        "memory": json.dumps(_described(inner, records, stored)),
+        "memory": json.dumps(_described(inner, records, entries)),
     }
 
     def tensor_of(key: str) -> Tensor:
@@ -294,7 +296,8 @@ def _plan(
             sources[name] = parameter, group
             shape = (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
             for kind in _kinds(group):
-                entries[f"{kind}/{name}"] = Entry(_dtype_of(kind, parameter, stored), shape)
+                dtype = stored or _kept_dtype(kind, parameter, group)
+                entries[f"{kind}/{name}"] = Entry(_dtype_of(kind, parameter, dtype), shape)
     return records, entries, sources
 
 
@@ -316,18 +319,26 @@ def _kept(kind: str, parameter: Tensor, state: dict[str, Any], group: dict[str, 
     return torch.zeros_like(parameter, dtype=state_dtype(parameter)) if kept is None else kept
 
 
+def _kept_dtype(kind: str, parameter: Tensor, group: dict[str, Any]) -> torch.dtype | None:
+    """That of v_c where it is kept in fewer bytes than the other moments."""
+    if kind != SECOND or not is_averaged(group["second_moment"]):
+        return None
+    dtype = past_dtype_of(group["past_dtype"], state_dtype(parameter))
+    return dtype if dtype in CODED else None
+
+
 def _ended(parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
     """A copy of a parameter's state in which the task has ended."""
     state = {key: x.clone() if isinstance(x, Tensor) else x for key, x in state.items()}
     settings = Settings.of(group, decoupled_weight_decay=False)
     with torch.no_grad():
-        for tensors in gather({parameter: state}, {**group, "params": [parameter]}):
-            fold(tensors, settings)
+        for tensors, draws in gather({parameter: state}, group):
+            fold(tensors, settings, draws)
     return state
 
 
 def _described(
-    optimizer: ContinualAdam, records: dict[str, Record], stored: torch.dtype | None
+    optimizer: ContinualAdam, records: dict[str, Record], entries: dict[str, Entry]
 ) -> dict[str, Any]:
     """The JSON of the header: what is remembered, and what made it."""
     settings = ("lr", "betas", "beta3", "eps", "weight_decay", "first_moment", "second_moment")
@@ -351,8 +362,8 @@ def _described(
             ],
         },
     }
-    if stored == torch.uint8:
-        described["code"] = {"per_octave": codes.PER_OCTAVE, "offset": codes.OFFSET}
+    if any(entry.dtype == torch.uint8 for entry in entries.values()):
+        described["code"] = codes.CODE
     return described
 
 
@@ -480,11 +491,12 @@ class _Loading:
             entry = self.header.entries.get(f"{kind}/{name}")
             if entry is None:
                 continue
+            dtype = _kept_dtype(kind, parameter, group) or state_dtype(parameter)
             if kind == SECOND and group["second_moment"] == "ema":
-                loaded = self._tensor(entry, parameter, state.get("exp_avg_sq"))
+                loaded = self._tensor(entry, parameter, dtype, state.get("exp_avg_sq"))
                 state["exp_avg_sq"] = loaded.mul_(1 - float(group["betas"][1]) ** record.steps)
             else:
-                state[kind] = self._tensor(entry, parameter, state.get(kind))
+                state[kind] = self._tensor(entry, parameter, dtype, state.get(kind))
         # A policy that keeps nothing has no past to weigh; its tasks are counted all the same.
         steps = float(record.steps) if kinds else 0.0
         if isinstance(state.get("past_steps"), Tensor):
@@ -493,12 +505,17 @@ class _Loading:
             state["past_steps"] = torch.tensor(steps, dtype=_get_scalar_dtype())
         return record
 
-    def _tensor(self, entry: Entry, parameter: Tensor, target: Tensor | None) -> Tensor:
+    def _tensor(
+        self, entry: Entry, parameter: Tensor, dtype: torch.dtype, target: Tensor | None
+    ) -> Tensor:
         """A tensor of the file like the parameter, in ``target`` if that is there."""
         wanted = (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
-        dtype = state_dtype(parameter)
+        if target is not None and target.dtype != dtype:  # ``past_dtype`` was set since
+            target = None
+        code = self.memory.get("code", {})
+        ours = entry.dtype != torch.uint8 or code == codes.CODE
         plain = not _is_sharded(parameter) and parameter.device.type == "cpu"
-        direct = plain and entry.dtype == dtype and entry.shape == wanted
+        direct = plain and ours and entry.dtype == dtype and entry.shape == wanted
         if direct and target is None and _is_contiguous(parameter):
             target = torch.empty(parameter.shape, dtype=dtype)
         if direct and target is not None and target.is_contiguous():
@@ -506,13 +523,14 @@ class _Loading:
             return target
         value = read_tensor(self.file, entry)
         if entry.dtype == torch.uint8:
-            code = self.memory.get("code", {})
             value = codes.decode(value, **code)
         real = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
         value = _resized(value.to(real), wanted, self.grow)
         if parameter.is_complex():
             value = torch.view_as_complex(value.contiguous())
-        return _placed(value, parameter, target)
+        return _placed(
+            codes.encode(value) if dtype == torch.uint8 else value, parameter, dtype, target
+        )
 
 
 def _fit(saved: tuple[int, ...], shape: tuple[int, ...]) -> str | None:
@@ -539,7 +557,7 @@ def _resized(value: Tensor, shape: tuple[int, ...], grow: str) -> Tensor:
     return value
 
 
-def _placed(value: Tensor, parameter: Tensor, target: Tensor | None) -> Tensor:
+def _placed(value: Tensor, parameter: Tensor, dtype: torch.dtype, target: Tensor | None) -> Tensor:
     """The value in ``target``, or in a new tensor laid out (and sharded) like the parameter."""
     if _is_sharded(parameter):
         from torch.distributed.tensor import DTensor, distribute_tensor
@@ -549,15 +567,15 @@ def _placed(value: Tensor, parameter: Tensor, target: Tensor | None) -> Tensor:
         value = value.to(parameter.device)
         value = distribute_tensor(value, mesh, placements, src_data_rank=None)
     if target is None:
-        target = torch.empty_like(parameter, dtype=state_dtype(parameter), requires_grad=False)
+        target = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     return target.detach().copy_(value)
 
 
 def _converted(value: Tensor, dtype: torch.dtype) -> Tensor:
     value = value.detach().cpu().contiguous()
-    if dtype == torch.uint8:
-        return codes.encode(value)
-    return value.to(dtype)
+    if value.dtype == torch.uint8:
+        return value if dtype == torch.uint8 else codes.decode(value).to(dtype)
+    return codes.encode(value) if dtype == torch.uint8 else value.to(dtype)
 
 
 def _dtype_of(kind: str, parameter: Tensor, stored: torch.dtype | None) -> torch.dtype:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from longtail.optim.continual_adam import ContinualAdam
+from longtail.optim.past import draw_of, fold_coded, is_coded
 from longtail.optim.state import fill, is_averaged, state_dtype
 from longtail.optim.wrappers import required
 from longtail.support.eval_mode import evaluation_mode
@@ -102,15 +103,21 @@ def _include(optimizer: ContinualAdam, past: dict[Tensor, Tensor], weight: int) 
     r"""v_c = (n v + c v_c) / (n + c), c = c + n: what a boundary does."""
     with torch.no_grad():
         for group in optimizer.param_groups:
-            primed = [p for p in group["params"] if p in past]
-            for p in primed:
+            primed = [(place, p) for place, p in enumerate(group["params"]) if p in past]
+            for place, p in primed:
                 state = optimizer.state[p]
                 step = state.get("step")
                 on_device = isinstance(step, Tensor) and step.device.type != "cpu"
-                fill(p, state, on_device=on_device, past_first=False)
-                c = int(state["past_steps"])
-                state["past_exp_avg_sq"].lerp_(past[p], weight / (weight + c))
-                state["past_steps"].add_(weight)
+                kept = group["past_dtype"]
+                fill(p, state, on_device=on_device, past_first=False, past_dtype=kept)
+                steps, old = state["past_steps"], state["past_exp_avg_sq"]
+                share = weight / (weight + int(steps))
+                if is_coded(old):
+                    draw = draw_of(group, place)
+                    fold_coded([old], [past[p]], [1 - share], [share], [steps], [draw])
+                else:
+                    old.lerp_(past[p], share)
+                steps.add_(weight)
             if primed:
                 group["tasks_seen"].add_(1)
 

@@ -4,7 +4,7 @@
 ``step``            t, the steps taken in this task
 ``exp_avg``         m, the first moment of this task
 ``exp_avg_sq``      v, the second moment of this task
-``past_exp_avg_sq`` v_c, the average of the earlier tasks' second moments
+``past_exp_avg_sq`` v_c, the average of the earlier tasks' second moments, of ``past_dtype``
 ``past_steps``      c, the steps of all earlier tasks
 ``past_exp_avg``    m_c, the same for first moments; only where ``first_moment="task"``
 ==================  ======================================================================
@@ -26,6 +26,16 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, _get_scalar_dtype
 
 from longtail.optim.param_names import normalise
+from longtail.optim.past import (
+    CODED,
+    Draw,
+    check_past,
+    converted,
+    draw_of,
+    fold_coded,
+    is_coded,
+    past_dtype_of,
+)
 
 MOMENTS = {
     "first_moment": ("reset", "ema", "task"),
@@ -141,14 +151,25 @@ def state_dtype(param: Tensor) -> torch.dtype:
     return torch.float32 if param.dtype in (torch.float16, torch.bfloat16) else param.dtype
 
 
-def fill(param: Tensor, state: dict[str, Any], *, on_device: bool, past_first: bool) -> None:
+def fill(
+    param: Tensor,
+    state: dict[str, Any],
+    *,
+    on_device: bool,
+    past_first: bool,
+    past_dtype: str = "float32",
+) -> None:
     """Make the entries that are missing, one by one: a plain AdamW checkpoint has some of them.
 
     Args:
         on_device: keep the counts beside the parameter (``capturable`` or ``fused``) and not on
             the CPU, where reading them is free.
         past_first: also keep the average of first moments.
+        past_dtype: how v_c is kept; one that is there is converted.
     """
+    own = past_dtype_of(past_dtype, state_dtype(param))
+    if own != state_dtype(param) and param.is_complex():
+        raise ValueError(f"Invalid past_dtype: {past_dtype!r} for a complex parameter")
     if not (KEYS_WITH_PAST_FIRST if past_first else KEYS) <= state.keys():
         device = param.device if on_device else torch.device("cpu")
         dtype = _get_scalar_dtype(is_fused=on_device)
@@ -157,10 +178,13 @@ def fill(param: Tensor, state: dict[str, Any], *, on_device: bool, past_first: b
                 state[key] = (
                     torch.zeros((), dtype=dtype, device=device)
                     if key.endswith(("step", "steps"))
-                    else _zeros(param)
+                    else _zeros(param, own if key == "past_exp_avg_sq" else None)
                 )
         if past_first and "past_exp_avg" not in state:
             state["past_exp_avg"] = _zeros(param)
+    past = state["past_exp_avg_sq"]
+    if past.dtype != own and (is_coded(past) or past_dtype != "float32"):
+        state["past_exp_avg_sq"] = converted(past, own)
     check_shapes(param, state)
     step = state["step"]
     if not isinstance(step, Tensor):  # checkpoints from before torch 1.12
@@ -182,25 +206,33 @@ def check_shapes(param: Tensor, state: Mapping[str, Any]) -> None:
             )
 
 
-def _zeros(param: Tensor) -> Tensor:
+def _zeros(param: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.zeros_like(
-        param, dtype=state_dtype(param), memory_format=torch.preserve_format, requires_grad=False
+        param,
+        dtype=dtype or state_dtype(param),
+        memory_format=torch.preserve_format,
+        requires_grad=False,
     )
 
 
-def gather(states: Mapping[Tensor, Any], group: dict[str, Any]) -> list[Tensors]:
-    """The state of a group's parameters, complete: a set of lists for each device of counts."""
-    past_first = group["first_moment"] == "task"
-    found: dict[torch.device, Tensors] = {}
-    for param in group["params"]:
+def gather(states: Mapping[Tensor, Any], group: dict[str, Any]) -> list[tuple[Tensors, list[Draw]]]:
+    """The state of a group's parameters, complete: a set of lists for each device of counts.
+
+    With them, of each parameter, where the random bits of its boundary come from.
+    """
+    past_first, past_dtype = group["first_moment"] == "task", group["past_dtype"]
+    found: dict[torch.device, tuple[Tensors, list[Draw]]] = {}
+    for place, param in enumerate(group["params"]):
         state = states.get(param)
         if not state:
             continue
         step = state.get("step")
         on_device = isinstance(step, Tensor) and step.device.type != "cpu"
-        fill(param, state, on_device=on_device, past_first=past_first)
-        tensors = found.setdefault(state["step"].device, Tensors([], [], [], [], [], [], [], []))
+        fill(param, state, on_device=on_device, past_first=past_first, past_dtype=past_dtype)
+        empty = (Tensors([], [], [], [], [], [], [], []), [])
+        tensors, draws = found.setdefault(state["step"].device, empty)
         append(tensors, param, state, past_first=past_first)
+        draws.append(draw_of(group, place))
     return list(found.values())
 
 
@@ -216,7 +248,7 @@ def append(tensors: Tensors, param: Tensor, state: dict[str, Any], *, past_first
     tensors.past_steps.append(state["past_steps"])
 
 
-def fold(tensors: Tensors, settings: Settings) -> Tensor | bool:
+def fold(tensors: Tensors, settings: Settings, draws: Sequence[Draw]) -> Tensor | bool:
     """End a task, in place: the moments join the past, the counts move on. True if a step was
     taken.
 
@@ -224,6 +256,7 @@ def fold(tensors: Tensors, settings: Settings) -> Tensor | bool:
 
     All steps share a device. If that is the CPU, a parameter with t = 0 is left out; otherwise
     nothing may wait for the device, so its weights are 1 (for the past) and 0 (for the present).
+    ``draws`` are for a v_c that is kept in fewer bytes and rounded at random.
     """
     if not tensors.steps:
         return False
@@ -236,7 +269,7 @@ def fold(tensors: Tensors, settings: Settings) -> Tensor | bool:
             return False
         if not bool(took.all()):
             keep = took.nonzero().flatten().tolist()
-            tensors = tensors.select(keep)
+            tensors, draws = tensors.select(keep), [draws[i] for i in keep]
             t, c, took = t[keep], c[keep], took[keep]
     plain = all(is_plain(x) for x in tensors.exp_avgs)
     for policy, beta, now, past in (
@@ -244,11 +277,14 @@ def fold(tensors: Tensors, settings: Settings) -> Tensor | bool:
         (settings.second_moment, settings.beta2, tensors.exp_avg_sqs, tensors.past_exp_avg_sqs),
     ):
         if is_averaged(policy):
-            past_weight, now_weight = _weights(t, c, took, beta)
-            if on_cpu and not now_weight.requires_grad:  # it does for a beta to differentiate by
-                _mix(past, now, past_weight.tolist(), now_weight.tolist(), plain=plain)
+            old, new = _weights(t, c, took, beta)
+            # It needs a gradient for a beta to differentiate by.
+            as_floats = on_cpu and not new.requires_grad
+            a, b = (x.tolist() if as_floats else x.unbind() for x in (old, new))
+            if is_coded(past[0]):
+                fold_coded(past, now, a, b, tensors.past_steps, draws)
             else:
-                _mix(past, now, past_weight.unbind(), now_weight.unbind(), plain=plain)
+                _mix(past, now, a, b, plain=plain)
         if policy != "ema":
             _zero(now, plain=plain)
     torch._foreach_add_(tensors.past_steps, tensors.steps)
@@ -384,15 +420,19 @@ def undoing_casts(optimizer: Optimizer) -> Iterator[None]:
             raise ValueError(f"{name} cannot load a checkpoint with amsgrad=True")
         for group in loaded["param_groups"]:
             check_moments({**optimizer.defaults, **group})
+            check_past({**optimizer.defaults, **group})
         final.update(in_order_of_names(loaded, optimizer.param_groups))
+        groups = zip(final["param_groups"], optimizer.param_groups, strict=False)
+        final["param_groups"] = [{**saved, **_storage(own)} for saved, own in groups]
+        final["param_groups"] += loaded["param_groups"][len(optimizer.param_groups) :]
         return final
 
     def restore(_: Optimizer) -> None:
-        ids = [i for group in final["param_groups"] for i in group["params"]]
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        for i, param in zip(ids, params, strict=True):
-            if i in final["state"]:
-                _restore(param, optimizer.state[param], final["state"][i])
+        for group, own in zip(final["param_groups"], optimizer.param_groups, strict=True):
+            for i, param in zip(group["params"], own["params"], strict=True):
+                if i in final["state"]:
+                    past = own["past_dtype"]
+                    _restore(param, optimizer.state[param], final["state"][i], past)
 
     # Last before and first after, so that the user's own hooks see what they should.
     handles = (
@@ -406,16 +446,24 @@ def undoing_casts(optimizer: Optimizer) -> Iterator[None]:
             handle.remove()
 
 
-def _restore(param: Tensor, state: dict[str, Any], saved: dict[str, Any]) -> None:
+def _storage(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that say how state is kept, which are the optimizer's and not a checkpoint's."""
+    return {name: group[name] for name in ("past_dtype", "past_copies")}
+
+
+def _restore(param: Tensor, state: dict[str, Any], saved: dict[str, Any], past_dtype: str) -> None:
     """Undo what ``Optimizer.load_state_dict`` does to our state.
 
-    It casts every floating tensor except ``step`` to the parameter's dtype and device, which
-    rounds the float32 state of a bf16 parameter and sends a count that belongs on the CPU to the
-    GPU.
+    It casts every tensor except ``step`` to the parameter's dtype and device, which rounds the
+    float32 state of a bf16 parameter, takes codes for numbers, and sends a count that belongs on
+    the CPU to the GPU.
     """
+    own = past_dtype_of(past_dtype, state_dtype(param))
     half = state_dtype(param) != param.dtype
     for key, value in saved.items():
         if key == "past_steps" and isinstance(state.get("step"), Tensor):
             state[key] = value.to(device=state["step"].device, dtype=state["step"].dtype)
+        elif key == "past_exp_avg_sq" and (is_coded(value) or own in CODED):
+            state[key] = converted(value.to(param.device, copy=True), own)
         elif half and key != "step" and isinstance(value, Tensor) and value.is_floating_point():
             state[key] = value.to(device=param.device, dtype=state_dtype(param))

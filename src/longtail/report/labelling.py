@@ -117,13 +117,15 @@ def policy_name(config: dict[str, Any]) -> str:
     if name not in POLICIES and ":" in name:  # a function, with settings of its own
         told = ", ".join(f"{key} {value}" for key, value in policy.items())
         return f"{name} ({told})" if told else name
+    kept = policy.get("past_dtype", "float32")
+    past = "" if kept == "float32" else f" {kept}"
     if name in POLICIES and _is_usual(policy, POLICIES[name]):
-        return name
+        return name + past
     moments = f"{policy.get('first_moment')}/{policy.get('second_moment')}"
     beta3 = policy.get("beta3")
     if not beta3:
-        return moments
-    return moments + ("+adjust" if beta3 == WARM_UP else f"+adjust {beta3}")
+        return moments + past
+    return moments + ("+adjust" if beta3 == WARM_UP else f"+adjust {beta3}") + past
 
 
 def _is_usual(policy: dict[str, Any], usual: Policy) -> bool:

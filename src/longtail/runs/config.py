@@ -9,7 +9,7 @@ table    dataclass                                    defaults overridden by
 data     the benchmark's ``Settings``                 nothing
 train    ``TrainSettings``                            its ``train``, ``method_train[method]``
 methods  the method's ``Settings``                    the benchmark's ``method_settings``
-policy   first_moment second_moment beta3 boundary    the named optimizer policy
+policy   ``POLICY_FIELDS`` of ``Policy``               the named optimizer policy
 optim    arguments of the class ``train.optimizer``   nothing
 ======== ============================================ =================================
 
@@ -51,7 +51,7 @@ from longtail.training.optimizer_class import (
 from longtail.training.optimizer_class import names as optimizer_names
 
 TABLES = ("data", "train", "methods", "policy", "optim")
-POLICY_FIELDS = ("first_moment", "second_moment", "beta3", "boundary")
+POLICY_FIELDS = ("first_moment", "second_moment", "beta3", "boundary", "past_dtype")
 _HEAD = {"method": "finetune", "optimizer": "continual"}
 # Settings younger than published runs, which keep their ids: not written where they say nothing.
 _YOUNGER = {"tie": "first", "span": "task", "average": "none", "average_decay": DECAY}
@@ -103,6 +103,8 @@ class RunConfig:
                 del tables["train"][key]
         fields = policy_fields(self.policy, self.chosen)
         tables["policy"] = {k: getattr(self.policy, k) for k in fields} | dict(self.policy.settings)
+        if tables["policy"].get("past_dtype") == "float32":  # the same
+            del tables["policy"]["past_dtype"]
         if self.optim:
             tables["optim"] = plain(dict(self.optim))
         return {**head, **tables, "policy": plain(tables["policy"])}

@@ -53,6 +53,9 @@ def build_optimizer(
     Parameters of one task at a time have plain Adam under every policy, and a group of their own:
     averaged with the zeros of tasks that never had them, their first steps would be enormous.
 
+    Where the past is rounded at random, random bits depend on a parameter's place in its group: a
+    policy then has a group of its own, so that it draws in a stack what it would draw alone.
+
     Args:
         model: whose parameters it moves.
         policies: one per policy of a stack, one for a plain module.
@@ -80,15 +83,19 @@ def build_optimizer(
 
     joined: dict[tuple[Any, ...], dict[str, Any]] = {}
     apart = bool(chosen.of_replicas((), 0))  # what is measured of a model is measured of each
+    copies = lead_of(model)[1] if lead_of(model) else 1
     for i, params, policy in _assigned(model, groups, policies):
         moments = {k: getattr(policy, k) for k in MOMENTS} if chosen.ours else {}
+        past = {"past_dtype": policy.past_dtype, "past_copies": copies} if chosen.ours else {}
+        alone = apart or policy.past_dtype != "float32"
         group = joined.setdefault(
-            (*moments.values(), policy.lr_scale, i if apart else 0),
+            (*moments.values(), policy.lr_scale, policy.past_dtype, i if alone else 0),
             {
                 "params": [],
                 "lr": learning_rate(policy),
                 "initial_lr": settings.lr * policy.lr_scale,
                 **moments,
+                **past,
             },
         )
         group["params"] += params

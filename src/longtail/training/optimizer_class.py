@@ -29,7 +29,8 @@ _SHARED = {"params", "lr", "weight_decay", "capturable", "maximize", "differenti
 ADAM_SETTINGS = ("betas", "eps", "fused")
 # Of the run, for a class that takes `lead`: the replicas of a stack and their seeds.
 _OF_REPLICAS = {"lead", "seed"}
-_ADAM_ARGUMENTS = {*ADAM_SETTINGS, "beta3", "first_moment", "second_moment", "foreach"}
+_POLICY = ("beta3", "first_moment", "second_moment", "past_dtype")
+_ADAM_ARGUMENTS = {*ADAM_SETTINGS, *_POLICY, "foreach"}
 # Whose steps move every number by its own gradients alone, so that replicas do not meet.
 _ELEMENTWISE = {
     *(getattr(torch.optim, name) for name in ("SGD", "ASGD", "Adagrad", "Adadelta", "RMSprop")),

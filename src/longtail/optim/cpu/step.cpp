@@ -5,12 +5,16 @@
 //
 // and with SECOND_SEEN, where v_c = 0, k v in place of v + r2 v_c.
 //
-// The table has nine columns of n entries: addresses of p, m, v, v_c, m_c, step, past_steps, then
-// the number of elements, then the addresses of the gradients, which change from step to step.
+// v_c may be kept in fewer bytes than the rest: as bfloat16, or as the code of its logarithm.
+//
+// The table has eleven columns of n entries: addresses of p, m, v, v_c, m_c, step, past_steps, then
+// the number of elements, two numbers that random bits are made of at a boundary, and the addresses
+// of the gradients, which change from step to step.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace {
@@ -22,11 +26,13 @@ enum Flag {
   SECOND_EMA = 8,
   SECOND_TASK = 16,
   FIRST_EMA = 32,
-  SECOND_SEEN = 64  // with SECOND_TASK
+  SECOND_SEEN = 64,  // with SECOND_TASK
+  PAST_HALF = 128,   // v_c is bfloat16
+  PAST_BYTE = 256    // v_c is a code of its logarithm
 };
 enum Past { NONE, ALL, SEEN };  // of which coordinates the second moment has a past
 enum Scalar { LR, BETA1, BETA2, BETA3, EPS, DECAY, SCALARS };
-enum Column { P, M, V, PAST_V, PAST_M, STEP, PAST_STEPS, SIZE, G };
+enum Column { P, M, V, PAST_V, PAST_M, STEP, PAST_STEPS, SIZE, KEY, PERIOD, G };
 
 constexpr int64_t GRAIN = 1 << 15;  // elements worth a thread
 constexpr int64_t LINES = 4;        // cache lines between prefetches
@@ -34,12 +40,42 @@ constexpr int64_t AHEAD = 16;       // cache lines that a prefetch runs ahead
 
 // Five streams at once are more than the hardware's own prefetchers keep up with. A line that will
 // be written is asked for as such, which saves a second request for it.
-template <bool WRITE, class T> inline void prefetch(const T* at) {
+template <class T, bool WRITE, class X> inline void prefetch(const X* at) {
 #if defined(__GNUC__)
-  for (int64_t line = 0; line < LINES; ++line)
-    __builtin_prefetch(reinterpret_cast<const char*>(at) + 64 * (AHEAD + line), WRITE);
+  constexpr int64_t SHARE = sizeof(T) / sizeof(X);  // lines of T with the elements of one of X
+  const char* first = reinterpret_cast<const char*>(at) + 64 * AHEAD / SHARE;
+  for (int64_t line = 0; line < std::max<int64_t>(1, LINES / SHARE); ++line)
+    __builtin_prefetch(first + 64 * line, WRITE);
 #endif
 }
+
+// The codes of codes.py: code + SHIFT = 3 exponent + digit, with the exponent of float32.
+constexpr int32_t SHIFT = 3 * 127 - 181;
+constexpr int32_t DIGIT_1 = 0x214518, DIGIT_2 = 0x4B2FF5;  // of 2^(1/3) and 2^(2/3)
+
+inline float as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+inline uint32_t as_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+inline float value_of(int32_t code) {
+  const int32_t place = code + SHIFT, exponent = place * 171 >> 9;  // place / 3
+  const int32_t digit = place - 3 * exponent;
+  const int32_t rest = digit == 0 ? 0 : digit == 1 ? DIGIT_1 : DIGIT_2;
+  return as_float(code == 0 ? 0 : static_cast<uint32_t>(exponent << 23 | rest));
+}
+
+// v_c as it is kept: in T, bfloat16 (uint16_t) or code (uint8_t).
+template <class T> inline T read(T x) { return x; }
+template <class T> inline T read(uint16_t x) { return as_float(static_cast<uint32_t>(x) << 16); }
+template <class T> inline T read(uint8_t x) { return value_of(x); }
 
 struct Table {
   const int64_t* cells;
@@ -47,7 +83,8 @@ struct Table {
   template <class T> T* at(Column column, int64_t i) const {
     return reinterpret_cast<T*>(static_cast<intptr_t>(cells[column * n + i]));
   }
-  int64_t size(int64_t i) const { return cells[SIZE * n + i]; }
+  int64_t number(Column column, int64_t i) const { return cells[column * n + i]; }
+  int64_t size(int64_t i) const { return number(SIZE, i); }
 };
 
 // What is the same for all elements of a parameter.
@@ -55,22 +92,22 @@ template <class T> struct Factors {
   T grad, decay, l2, weight1, beta2, weight2, share1, share2, unseen, scale, eps, size;
 };
 
-template <class T, bool L2, bool FIRST, Past SECOND>
+template <class T, bool L2, bool FIRST, Past SECOND, class X>
 void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Factors<T>& f) {
   T* __restrict p = table.at<T>(P, i);
   T* __restrict m = table.at<T>(M, i);
   T* __restrict v = table.at<T>(V, i);
-  const T* __restrict past_v = table.at<T>(PAST_V, i);
+  const X* __restrict past_v = table.at<X>(PAST_V, i);
   const T* __restrict past_m = table.at<T>(PAST_M, i);
   const T* __restrict g = table.at<T>(G, i);
   const Factors<T> k = f;
   constexpr int64_t BLOCK = LINES * 64 / sizeof(T);
   for (int64_t start = begin; start < end; start += BLOCK) {
-    prefetch<true>(p + start);
-    prefetch<true>(m + start);
-    prefetch<true>(v + start);
-    prefetch<false>(g + start);
-    if (SECOND != NONE) prefetch<false>(past_v + start);
+    prefetch<T, true>(p + start);
+    prefetch<T, true>(m + start);
+    prefetch<T, true>(v + start);
+    prefetch<T, false>(g + start);
+    if (SECOND != NONE) prefetch<T, false>(past_v + start);
     const int64_t stop = std::min(start + BLOCK, end);
     for (int64_t j = start; j < stop; ++j) {
       const T value = p[j] * k.decay;
@@ -81,25 +118,34 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
       m[j] = first;
       v[j] = second;
       if (FIRST) first += k.share1 * past_m[j];
-      if (SECOND == ALL) second += k.share2 * past_v[j];
-      if (SECOND == SEEN)
-        second = past_v[j] == 0 ? second * k.unseen : second + k.share2 * past_v[j];
+      const T before = SECOND == NONE ? T(0) : read<T>(past_v[j]);
+      if (SECOND == ALL) second += k.share2 * before;
+      if (SECOND == SEEN) second = before == 0 ? second * k.unseen : second + k.share2 * before;
       p[j] = value - k.size * first / (std::sqrt(second) * k.scale + k.eps);
     }
   }
 }
 
-template <class T> using Update = void (*)(const Table&, int64_t, int64_t, int64_t, const Factors<T>&);
+template <class T>
+using Update = void (*)(const Table&, int64_t, int64_t, int64_t, const Factors<T>&);
 
-template <class T, bool L2, bool FIRST> Update<T> choose(Past second) {
-  static const Update<T> all[3] = {update<T, L2, FIRST, NONE>, update<T, L2, FIRST, ALL>,
-                                   update<T, L2, FIRST, SEEN>};
+template <class T, bool L2, bool FIRST, class X> Update<T> choose(Past second) {
+  static const Update<T> all[3] = {update<T, L2, FIRST, NONE, T>, update<T, L2, FIRST, ALL, X>,
+                                   update<T, L2, FIRST, SEEN, X>};
   return all[second];
 }
 
-template <class T> Update<T> choose(bool l2, bool first, Past second) {
-  if (l2) return first ? choose<T, true, true>(second) : choose<T, true, false>(second);
-  return first ? choose<T, false, true>(second) : choose<T, false, false>(second);
+template <class T, bool L2, bool FIRST> Update<T> choose(Past second, int flags) {
+  if (flags & PAST_BYTE) return choose<T, L2, FIRST, uint8_t>(second);
+  if (flags & PAST_HALF) return choose<T, L2, FIRST, uint16_t>(second);
+  return choose<T, L2, FIRST, T>(second);
+}
+
+template <class T> Update<T> choose(bool l2, Past second, int flags) {
+  const bool first = flags & FIRST_TASK;
+  if (l2)
+    return first ? choose<T, true, true>(second, flags) : choose<T, true, false>(second, flags);
+  return first ? choose<T, false, true>(second, flags) : choose<T, false, false>(second, flags);
 }
 
 template <class T>
@@ -160,7 +206,7 @@ void step(const Table& table, int groups, const int64_t* ends, const double* x, 
     const int flag = flags[k];
     const bool l2 = !(flag & DECOUPLED) && x[DECAY] != 0;
     const Past second = flag & SECOND_SEEN ? SEEN : flag & SECOND_TASK ? ALL : NONE;
-    const Update<T> update = choose<T>(l2, flag & FIRST_TASK, second);
+    const Update<T> update = choose<T>(l2, second, flag);
     double last_t = -1, last_c = -1;
     for (; i < ends[k]; ++i) {
       const double t = *table.at<float>(STEP, i) += 1, c = *table.at<float>(PAST_STEPS, i);
@@ -188,6 +234,70 @@ void fold(T* __restrict past, T* __restrict now, int64_t begin, int64_t end, dou
   }
 }
 
+// A bijection of 32-bit numbers in which every bit depends on every other, as in past.py.
+inline uint32_t mixed(uint32_t x) {
+  x = (x ^ x >> 16) * 0x7FEB352Du;
+  x = (x ^ x >> 15) * 0x846CA68Bu;
+  return x ^ x >> 16;
+}
+
+// One of the two codes next to a value, by 32 random bits; see codes.py.
+inline void round_at_random(float value, uint32_t random, uint8_t* target) {
+  const uint32_t bits = as_bits(value);
+  const int32_t rest = bits & 0x7FFFFF;
+  const int32_t digit = (rest >= DIGIT_1) + (rest >= DIGIT_2);
+  int32_t code = static_cast<int32_t>(bits >> 23) * 3 + digit - SHIFT;
+  code = std::min(std::max(code, 1), 255);
+  const float low = value_of(code), gap = value_of(std::min(code + 1, 255)) - low;
+  const float share = static_cast<float>(static_cast<int32_t>(random >> 8));
+  const bool up = share * gap < (value - low) * 16777216.0f;
+  code += up & (code < 255);
+  *target = static_cast<uint8_t>(value == 0 ? 0 : code);
+}
+
+// The same for bfloat16: cut to 16 bits, once random lower ones have been added.
+inline void round_at_random(float value, uint32_t random, uint16_t* target) {
+  const uint32_t bits = as_bits(value);
+  const bool finite = (bits & 0x7F800000) != 0x7F800000;
+  const uint32_t moved = finite ? bits + (random >> 16) : value == value ? bits : 0x7FC00000;
+  *target = static_cast<uint16_t>(moved >> 16);
+}
+
+// As `fold`, in double, for a past in fewer bytes. Random bits depend on `word` and the element,
+// which is counted anew after each `period` of them.
+template <class T, class X>
+void fold_coded(X* __restrict past, T* __restrict now, int64_t begin, int64_t end, double t,
+                double c, double beta, uint32_t key, int64_t period) {
+  const double a = c / (t + c), b = t / ((t + c) * (1 - std::pow(beta, t)));
+  const uint32_t word = mixed(key ^ static_cast<uint32_t>(static_cast<int64_t>(c)));
+  while (begin < end) {
+    const int64_t place = period ? begin % period : begin;
+    const int64_t stop = period ? std::min(end, begin + period - place) : end;
+    const uint32_t first = static_cast<uint32_t>(place) + word;
+    for (int64_t j = 0; j < stop - begin; ++j) {
+      const double x = static_cast<float>(now[begin + j]), old = read<float>(past[begin + j]);
+      const float value = static_cast<float>(a * old + b * x);
+      round_at_random(value, mixed(first + static_cast<uint32_t>(j)), past + begin + j);
+      now[begin + j] = 0;
+    }
+    begin = stop;
+  }
+}
+
+template <class T>
+void fold_second(const Table& table, int64_t i, int64_t begin, int64_t end, double t, double c,
+                 double beta, int flags) {
+  T* v = table.at<T>(V, i);
+  const auto key = static_cast<uint32_t>(table.number(KEY, i));
+  const int64_t period = table.number(PERIOD, i);
+  if (flags & PAST_BYTE)
+    fold_coded(table.at<uint8_t>(PAST_V, i), v, begin, end, t, c, beta, key, period);
+  else if (flags & PAST_HALF)
+    fold_coded(table.at<uint16_t>(PAST_V, i), v, begin, end, t, c, beta, key, period);
+  else
+    fold(table.at<T>(PAST_V, i), v, begin, end, t, c, beta);
+}
+
 // How many parameters had taken a step.
 template <class T> int end_task(const Table& table, const double* x, int flags, int threads) {
   share_out(table, threads, [&](int64_t i, int64_t begin, int64_t end) {
@@ -199,7 +309,7 @@ template <class T> int end_task(const Table& table, const double* x, int flags, 
     else if (!(flags & FIRST_EMA))
       std::fill(m + begin, m + end, T(0));
     if (flags & SECOND_TASK)
-      fold(table.at<T>(PAST_V, i), v, begin, end, t, c, x[BETA2]);
+      fold_second<T>(table, i, begin, end, t, c, x[BETA2], flags);
     else if (!(flags & SECOND_EMA))
       std::fill(v + begin, v + end, T(0));
   });

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from longtail.optim.cpu.build import library
+from longtail.optim.past import CODED, PAST_DTYPES, Draw, check_past, draw_of
 from longtail.optim.state import (
     KEYS,
     KEYS_WITH_PAST_FIRST,
@@ -34,6 +35,8 @@ Group = dict[str, Any]
 # The flags of step.cpp.
 _FIRST = {"reset": 0, "ema": 32, "task": 4}
 _SECOND = {"reset": 0, "ema": 8, "task": 16, "task_seen": 16 | 64}
+_PAST = {"float32": 0, "bfloat16": 128, "uint8": 256}
+_PAST_FLAGS = {PAST_DTYPES[name]: flag for name, flag in _PAST.items()}
 _DTYPES = (torch.float32, torch.float64)
 _dtype = attrgetter("dtype")
 
@@ -60,24 +63,24 @@ class CpuKernel:
         scalars = array("d", map(float, (s.lr, s.beta1, s.beta2, s.beta3, s.eps, s.weight_decay)))
         flags = _kernel_flags(s.decoupled_weight_decay, s.maximize, s.first_moment, s.second_moment)
         rest: list[int] = []
-        taken: dict[torch.dtype, list[int]] = {}
+        taken: dict[tuple[torch.dtype, int], list[int]] = {}
         for i, (row, grad) in enumerate(zip(rows, tensors.grads, strict=True)):
             if _fits(row) and is_plain(grad):
-                taken.setdefault(row.exp_avg.dtype, []).append(i)
+                taken.setdefault((row.exp_avg.dtype, _past_flag(row)), []).append(i)
             else:
                 rest.append(i)
-        for indices in taken.values():
+        for (_, past), indices in taken.items():
             laid_out = [_like(tensors.grads[i], tensors.params[i]) for i in indices]
             _Table(lib, [rows[i] for i in indices]).step(
                 [g.data_ptr() for g in laid_out],
                 scalars,
-                array("i", [flags]),
+                array("i", [flags | past]),
                 _as_float(grad_scale),
                 _as_float(found_inf),
             )
         return rest
 
-    def end_task(self, tensors: Tensors, settings: Settings) -> bool | None:
+    def end_task(self, tensors: Tensors, settings: Settings, draws: Sequence[Draw]) -> bool | None:
         """Whether a step had been taken; None, with nothing done, if the kernel cannot take all."""
         lib = library()
         # The parameter itself is not touched; the first moment stands in for it.
@@ -86,9 +89,13 @@ class CpuKernel:
             return None
         flags = _kernel_flags(False, False, settings.first_moment, settings.second_moment)
         stepped = 0
-        for dtype in {row.exp_avg.dtype for row in rows}:
-            table = _Table(lib, [row for row in rows if row.exp_avg.dtype is dtype])
-            stepped += table.end_task(settings.beta1, settings.beta2, flags)
+        kinds: dict[tuple[torch.dtype, int], list[int]] = {}
+        for i, row in enumerate(rows):
+            kinds.setdefault((row.exp_avg.dtype, _past_flag(row)), []).append(i)
+        for (_, past), indices in kinds.items():
+            table = _Table(lib, [rows[i] for i in indices])
+            chosen = [draws[i] for i in indices]
+            stepped += table.end_task(settings.beta1, settings.beta2, flags | past, chosen)
         return stepped > 0
 
     def step_again(self, optimizer: Any, group: Group) -> bool:
@@ -206,7 +213,8 @@ class _Planned:
         if not _holds(optimizer, [group], group["params"], plan, [flags]):
             return None
         beta1, beta2 = group["betas"]
-        return plan.table.end_task(beta1, beta2, flags)
+        draws = [draw_of(group, place) for place in range(plan.table.n)]
+        return plan.table.end_task(beta1, beta2, flags, draws)
 
 
 def _holds(
@@ -313,15 +321,16 @@ def _rows(optimizer: Any, group: Group) -> list[Row] | None:
             state["step"],
             state["past_steps"],
         )
-        if not _fits(row):
+        if not _fits(row) or _past_flag(row) != _PAST[group["past_dtype"]]:
             return None
         rows.append(row)
     return rows
 
 
 def _fits(row: Row) -> bool:
-    """Whether the kernel may see all of it as flat arrays of one dtype."""
+    """Whether the kernel may see all of it as flat arrays of one dtype, but for v_c."""
     p, *moments, step, past_steps = row
+    coded = None if row.past_exp_avg_sq is None else row.past_exp_avg_sq.dtype in CODED
     return (
         p is not None
         and is_plain(p)
@@ -331,7 +340,7 @@ def _fits(row: Row) -> bool:
         and all(
             is_plain(x)
             and x.is_cpu
-            and x.dtype is p.dtype
+            and (x.dtype is p.dtype or (coded and x is row.past_exp_avg_sq))
             and x.shape == p.shape
             and x.stride() == p.stride()
             for x in moments
@@ -366,13 +375,24 @@ def _like(grad: Tensor, param: Tensor) -> Tensor:
     return torch.empty_like(param, requires_grad=False).copy_(grad)
 
 
+def _past_flag(row: Row) -> int:
+    """The flag that tells the kernel how v_c is kept."""
+    past = row.past_exp_avg_sq
+    return 0 if past is None else _PAST_FLAGS.get(past.dtype, 0)
+
+
 def _flags(optimizer: Any, group: Group) -> int:
-    return _kernel_flags(
+    flags = _kernel_flags(
         optimizer._decoupled_weight_decay,
         group["maximize"],
         group["first_moment"],
         group["second_moment"],
     )
+    try:
+        return flags | _PAST[group["past_dtype"]]
+    except KeyError:
+        check_past(group)
+        raise
 
 
 def _kernel_flags(decoupled: bool, maximize: bool, first_moment: str, second_moment: str) -> int:
@@ -388,7 +408,7 @@ def _as_float(scalar: Tensor | None) -> Tensor | None:
 
 
 class _Table:
-    """The kernel's view of some parameters of one dtype: nine columns, gradients last.
+    """The kernel's view of some parameters of one dtype: eleven columns, gradients last.
 
     ``ends`` says where each parameter group ends; without it all rows are one group's.
     """
@@ -409,7 +429,7 @@ class _Table:
         columns = zip(*(map(_address, row) for row in rows), strict=True)
         self.cells = array("q", [x for column in columns for x in column])
         self.cells.extend(row.exp_avg.numel() for row in rows)
-        self.cells.extend([0] * self.n)
+        self.cells.extend([0] * (3 * self.n))
         self.address = self.cells.buffer_info()[0]
 
     def step(
@@ -421,7 +441,7 @@ class _Table:
         found_inf: Tensor | None,
     ) -> None:
         """One step; ``scalars`` has six numbers and ``flags`` one for each group of `ends`."""
-        self.cells[8 * self.n :] = array("q", grads)
+        self.cells[10 * self.n :] = array("q", grads)
         self._step(
             self.n,
             self.address,
@@ -436,8 +456,12 @@ class _Table:
         # Autograd must notice that parameters it may have saved are no longer the same.
         increment_version(self.params)
 
-    def end_task(self, beta1: float | Tensor, beta2: float | Tensor, flags: int) -> int:
+    def end_task(
+        self, beta1: float | Tensor, beta2: float | Tensor, flags: int, draws: Sequence[Draw]
+    ) -> int:
         """How many parameters had taken a step."""
+        numbers = [x for column in zip(*draws, strict=True) for x in column]
+        self.cells[8 * self.n : 10 * self.n] = array("q", numbers)
         scalars = array("d", map(float, (0.0, beta1, beta2)))
         address = scalars.buffer_info()[0]
         return self._end_task(self.n, self.address, address, flags, torch.get_num_threads())

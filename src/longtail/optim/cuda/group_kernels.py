@@ -14,7 +14,15 @@ nothing, so past1 = 0 or past2 = 0, and nothing of it is read. The arithmetic is
 import triton
 import triton.language as tl
 
-from longtail.optim.cuda.kernels import fold, is_last, one_minus_power, walk, wide
+from longtail.optim.cuda.kernels import (
+    drawn,
+    fold,
+    is_last,
+    one_minus_power,
+    walk,
+    weights,
+    wide,
+)
 
 _ROW = tl.constexpr(8)  # entries in a row of the table: p, m, v, v_c, m_c, t, c, size
 _SETTINGS = tl.constexpr(23)  # ten scalars of two numbers, three flags
@@ -34,7 +42,7 @@ def _one_minus(t, row, i: tl.constexpr, F: tl.constexpr):
 @triton.jit
 def step_groups_kernel(
     table, chunks, arrived, grads, groups, settings, rates, scale_at, found_inf_at,
-    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, V: tl.constexpr, F: tl.constexpr,
     DECAY: tl.constexpr, MAXIMIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of all groups, ``groups[tensor]``.
@@ -85,7 +93,7 @@ def step_groups_kernel(
         tl.load(row), g_at, tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4),
         size, chunk, weight_decay, _scalar(scalars, 2, F), _scalar(scalars, 3, F),
         _scalar(scalars, 4, F), _scalar(scalars, 5, F), _scalar(scalars, 6, F),
-        grad_scale, step_size, past1, past2, 1.0, denom_scale, P, G, S, F,
+        grad_scale, step_size, past1, past2, 1.0, denom_scale, P, G, S, V, F,
         True, True, False, DECAY, MAXIMIZE, scale_at is not None, CHUNK, BLOCK,
     )  # fmt: skip
     if is_last(arrived + tensor, size, CHUNK):
@@ -94,28 +102,28 @@ def step_groups_kernel(
 
 @triton.jit
 def _end_moment(
-    now_at, past_at, rule, start, end, now_weight, past_weight,
-    S: tl.constexpr, F: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
+    now_at, past_at, rule, start, end, now_weight, past_weight, word, period,
+    S: tl.constexpr, V: tl.constexpr, F: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """``rule``: 0 keeps the moment, 1 starts it from zero, 2 averages it over tasks."""
     if rule == 2.0:
         for at in range(start, end, BLOCK):
             fold(
-                now_at, past_at, at, end - at, now_weight, past_weight,
-                S, F, True, True, VECTOR, BLOCK,
+                now_at, past_at, at, end - at, now_weight, past_weight, word, period,
+                S, V, F, True, True, VECTOR, BLOCK,
             )  # fmt: skip
     if rule == 1.0:
         for at in range(start, end, BLOCK):
             fold(
-                now_at, past_at, at, end - at, now_weight, past_weight,
-                S, F, False, True, VECTOR, BLOCK,
+                now_at, past_at, at, end - at, now_weight, past_weight, word, period,
+                S, V, F, False, True, VECTOR, BLOCK,
             )  # fmt: skip
 
 
 @triton.jit
 def end_groups_kernel(
-    table, chunks, arrived, groups, ends, tally, tasks_seen,
-    S: tl.constexpr, F: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    table, chunks, arrived, draws, groups, ends, tally, tasks_seen,
+    S: tl.constexpr, V: tl.constexpr, F: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The boundary of all groups; see `end_task_kernel`.
 
@@ -138,12 +146,10 @@ def end_groups_kernel(
         vc_at = tl.load(row + 3)
         mc_at = tl.load(row + 4)
         size = tl.load(row + 7)
-        tw = t.to(F)
-        cw = c.to(F)
-        total = tw + cw
-        old = cw / total
-        now1 = tw / (total * _one_minus(t, scalars, 0, F))
-        now2 = tw / (total * _one_minus(t, scalars, 1, F))
+        word, period = drawn(draws, tensor, c)
+        W: tl.constexpr = F if V == S else tl.float64
+        old1, now1 = weights(t, c, tl.load(scalars), tl.load(scalars + 1), F)
+        old2, now2 = weights(t, c, tl.load(scalars + 2), tl.load(scalars + 3), W)
         rule1 = tl.load(scalars + 4)
         rule2 = tl.load(scalars + 5)
 
@@ -151,11 +157,19 @@ def end_groups_kernel(
         end = tl.minimum(start + CHUNK, size)
         NARROW: tl.constexpr = BLOCK // 4
         if ((m_at | v_at | vc_at | mc_at) % 16 == 0) & (end % 8 == 0):
-            _end_moment(m_at, mc_at, rule1, start, end, now1, old, S, F, True, BLOCK)
-            _end_moment(v_at, vc_at, rule2, start, end, now2, old, S, F, True, BLOCK)
+            _end_moment(
+                m_at, mc_at, rule1, start, end, now1, old1, word, period, S, S, F, True, BLOCK
+            )
+            _end_moment(
+                v_at, vc_at, rule2, start, end, now2, old2, word, period, S, V, F, True, BLOCK
+            )
         else:
-            _end_moment(m_at, mc_at, rule1, start, end, now1, old, S, F, False, NARROW)
-            _end_moment(v_at, vc_at, rule2, start, end, now2, old, S, F, False, NARROW)
+            _end_moment(
+                m_at, mc_at, rule1, start, end, now1, old1, word, period, S, S, F, False, NARROW
+            )
+            _end_moment(
+                v_at, vc_at, rule2, start, end, now2, old2, word, period, S, V, F, False, NARROW
+            )
 
         if is_last(arrived + tensor, size, CHUNK):
             tl.store(c_at, c + t)

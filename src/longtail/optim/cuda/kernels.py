@@ -10,7 +10,10 @@ element's step is::
     p = p - lr (1 - beta3^t) (t m / b1(t) + c m_c) / (t + c)
             / (sqrt((t v / b2(t) + c v_c) / (t + c)) + eps)
 
-where, with SEEN, elements with v_c = 0 have v / b2(t) under the root, as plain Adam.
+where, with SEEN, elements with v_c = 0 have v / b2(t) under the root, as plain Adam. v_c may be
+kept in fewer bytes than the rest (V): in bfloat16, or as the code of its logarithm (uint8), which
+is read by integer arithmetic, as in `longtail.optim.codes`, and rounded at random at a boundary, by
+the random bits of `longtail.optim.past`.
 
 The program that finishes a tensor last writes its new t (and c), so the counts need no launch of
 their own. Imported only where Triton is: `longtail.optim.cuda.step` is the way in.
@@ -21,7 +24,13 @@ their own. Imported only where Triton is: `longtail.optim.cuda.step` is the way 
 import triton
 import triton.language as tl
 
+from longtail.optim.codes import DIGIT_1, DIGIT_2, SHIFT
+
 _ROW = tl.constexpr(8)  # entries in a row of the table: p, m, v, v_c, m_c, t, c, size
+# The codes of v_c: code + SHIFT = 3 exponent + digit, with the exponent of float32.
+_SHIFT = tl.constexpr(SHIFT)
+_DIGIT_1 = tl.constexpr(DIGIT_1)
+_DIGIT_2 = tl.constexpr(DIGIT_2)
 
 
 @triton.jit
@@ -87,6 +96,56 @@ def ratio(x, y, F: tl.constexpr):
 
 
 @triton.jit
+def value_of(code):
+    """The float32 that a code, int32, stands for."""
+    place = code + _SHIFT
+    exponent = (place * 171) >> 9  # place / 3, for numbers below 512
+    digit = place - 3 * exponent
+    rest = tl.where(digit == 0, 0, tl.where(digit == 1, _DIGIT_1, _DIGIT_2))
+    bits = tl.where(code == 0, 0, (exponent << 23) | rest)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def read_past(x, V: tl.constexpr, F: tl.constexpr):
+    """v_c as numbers of the arithmetic."""
+    if V == tl.uint8:
+        return value_of(x.to(tl.int32)).to(F)
+    else:
+        return x.to(F)
+
+
+@triton.jit
+def mixed(x):
+    """A bijection of uint32 in which every bit depends on every other."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def round_at_random(x, random, V: tl.constexpr):
+    """Of float32 x one of the two neighbours of type V, by 32 random bits; its mean is x."""
+    bits = x.to(tl.int32, bitcast=True)
+    if V == tl.uint8:
+        rest = bits & 0x7FFFFF
+        digit = (rest >= _DIGIT_1).to(tl.int32) + (rest >= _DIGIT_2).to(tl.int32)
+        code = (bits >> 23) * 3 + digit - _SHIFT
+        code = tl.minimum(tl.maximum(code, 1), 255)
+        low = value_of(code)
+        gap = value_of(tl.minimum(code + 1, 255)) - low
+        share = (random >> 8).to(tl.int32).to(tl.float32)
+        up = (share * gap < (x - low) * 16777216.0) & (code < 255)
+        code = tl.where(x == 0.0, 0, code + up.to(tl.int32))
+        return code.to(tl.uint8)
+    else:
+        finite = (bits & 0x7F800000) != 0x7F800000
+        moved = tl.where(finite, bits + (random >> 16).to(tl.int32), bits)
+        moved = tl.where(x != x, 0x7FC00000, moved)
+        return (moved >> 16).to(tl.int16).to(V, bitcast=True)
+
+
+@triton.jit
 def is_last(arrived, size, CHUNK: tl.constexpr):
     """Whether every other program of the tensor has passed here, and so has read the counts.
 
@@ -108,7 +167,7 @@ def _update(
     p_at, g_at, m_at, v_at, vc_at, mc_at, start, left,
     decay, eps, beta1, rest1, beta2, rest2, grad_scale, step_size, past1, past2, unseen,
     denom_scale,
-    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, V: tl.constexpr, F: tl.constexpr,
     FIRST: tl.constexpr, SECOND: tl.constexpr, SEEN: tl.constexpr, DECAY: tl.constexpr,
     MAXIMIZE: tl.constexpr, SCALED: tl.constexpr, VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -130,10 +189,11 @@ def _update(
     # A tensor in its first task has no past: the predicate saves reading it.
     if SECOND:
         vc = tl.load(
-            located(vc_at, start, S, VECTOR) + at,
+            located(vc_at, start, V, VECTOR) + at,
             mask=present(at, tl.where(past2 > 0.0, count, 0), VECTOR),
-            other=0.0,
-        ).to(F)
+            other=0,
+        )
+        vc = read_past(vc, V, F)
     if FIRST:
         mc = tl.load(
             located(mc_at, start, S, VECTOR) + at,
@@ -171,7 +231,7 @@ def _update(
 def walk(
     p_at, g_at, m_at, v_at, vc_at, mc_at, size, chunk, decay, eps, beta1, rest1, beta2, rest2,
     grad_scale, step_size, past1, past2, unseen, denom_scale,
-    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, V: tl.constexpr, F: tl.constexpr,
     FIRST: tl.constexpr, SECOND: tl.constexpr, SEEN: tl.constexpr, DECAY: tl.constexpr,
     MAXIMIZE: tl.constexpr, SCALED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -189,15 +249,15 @@ def walk(
         for at in range(start, end, BLOCK):
             _update(
                 p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, decay, eps, beta1, rest1,
-                beta2, rest2, grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
-                FIRST, SECOND, SEEN, DECAY, MAXIMIZE, SCALED, True, BLOCK,
+                beta2, rest2, grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, V,
+                F, FIRST, SECOND, SEEN, DECAY, MAXIMIZE, SCALED, True, BLOCK,
             )  # fmt: skip
     else:
         for at in range(start, end, NARROW):
             _update(
                 p_at, g_at, m_at, v_at, vc_at, mc_at, at, end - at, decay, eps, beta1, rest1,
-                beta2, rest2, grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
-                FIRST, SECOND, SEEN, DECAY, MAXIMIZE, SCALED, False, NARROW,
+                beta2, rest2, grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, V,
+                F, FIRST, SECOND, SEEN, DECAY, MAXIMIZE, SCALED, False, NARROW,
             )  # fmt: skip
 
 
@@ -207,7 +267,7 @@ def step_kernel(
     lr, lr_low, decay, decay_low, eps, eps_low, beta1, beta1_low, rest1, rest1_low,
     beta2, beta2_low, rest2, rest2_low,
     log2_beta1, log2_beta1_low, log2_beta2, log2_beta2_low, log2_beta3, log2_beta3_low,
-    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, F: tl.constexpr,
+    P: tl.constexpr, G: tl.constexpr, S: tl.constexpr, V: tl.constexpr, F: tl.constexpr,
     FIRST: tl.constexpr, SECOND: tl.constexpr, SEEN: tl.constexpr, CARRY: tl.constexpr,
     DECAY: tl.constexpr, MAXIMIZE: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -215,8 +275,8 @@ def step_kernel(
 
     FIRST, SECOND: that moment has a task-wise average. SEEN: elements where the second's is zero
     are left out of it. CARRY: the second is kept across tasks. DECAY: 0 none, 1 added to the
-    gradient, 2 decoupled. P, G, S, F: the dtypes of parameter, gradient, state and arithmetic. Each
-    float comes with what float32 cuts off, for `wide`.
+    gradient, 2 decoupled. P, G, S, V, F: the dtypes of parameter, gradient, state, v_c and
+    arithmetic. Each float comes with what float32 cuts off, for `wide`.
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
@@ -267,7 +327,7 @@ def step_kernel(
         p_at, g_at, m_at, v_at, vc_at, mc_at, size, chunk, weight_decay,
         wide(eps, eps_low, F), wide(beta1, beta1_low, F), wide(rest1, rest1_low, F),
         wide(beta2, beta2_low, F), wide(rest2, rest2_low, F),
-        grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, F,
+        grad_scale, step_size, past1, past2, unseen, denom_scale, P, G, S, V, F,
         FIRST, SECOND, SEEN, DECAY, MAXIMIZE, scale_at is not None, CHUNK, BLOCK,
     )  # fmt: skip
     if is_last(arrived + tensor, size, CHUNK):
@@ -275,35 +335,67 @@ def step_kernel(
 
 
 @triton.jit
+def drawn(draws, tensor, c):
+    """What random bits of a tensor's boundary are made of: a word, and a period of elements."""
+    key = tl.load(draws + 2 * tensor).to(tl.uint32)
+    return mixed(key ^ c.to(tl.int64).to(tl.uint32)), tl.load(draws + 2 * tensor + 1)
+
+
+@triton.jit
+def weights(t, c, log2_beta, log2_beta_low, F: tl.constexpr):
+    """What the past and the present, not yet bias corrected, weigh in the new average."""
+    tw = t.to(F)
+    cw = c.to(F)
+    total = tw + cw
+    return cw / total, tw / (total * one_minus_power(t, log2_beta, log2_beta_low, F))
+
+
+@triton.jit
 def fold(
-    now_at, past_at, start, left, now_weight, past_weight,
-    S: tl.constexpr, F: tl.constexpr, TASK: tl.constexpr, ZERO: tl.constexpr,
+    now_at, past_at, start, left, now_weight, past_weight, word, period,
+    S: tl.constexpr, V: tl.constexpr, F: tl.constexpr, TASK: tl.constexpr, ZERO: tl.constexpr,
     VECTOR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """past = past_weight past + now_weight now with TASK; now = 0 with ZERO.
+
+    A past of type V other than S is rounded at random, by ``word`` and the element, which is
+    counted anew after each ``period`` of them, if that is not 0; weights are then float64.
+    """
     at = tl.arange(0, BLOCK)
     here = present(at, tl.minimum(left, BLOCK).to(tl.int32), VECTOR)
     now = located(now_at, start, S, VECTOR) + at
     if TASK:
-        past = located(past_at, start, S, VECTOR) + at
-        x = tl.load(now, mask=here).to(F)
-        old = tl.load(past, mask=here).to(F)
-        tl.store(past, (now_weight * x + past_weight * old).to(S), mask=here)
+        past = located(past_at, start, V, VECTOR) + at
+        if V == S:
+            x = tl.load(now, mask=here).to(F)
+            old = tl.load(past, mask=here).to(F)
+            new = (now_weight * x + past_weight * old).to(S)
+        else:
+            x = tl.load(now, mask=here).to(tl.float32).to(tl.float64)
+            old = read_past(tl.load(past, mask=here), V, tl.float64)
+            value = (past_weight * old + now_weight * x).to(tl.float32)
+            place = (tl.where(period > 0, start % tl.maximum(period, 1), start) + at).to(tl.uint32)
+            if period > 0:
+                place = place % period.to(tl.uint32)
+            new = round_at_random(value, mixed(place + word), V)
+        tl.store(past, new, mask=here)
     if ZERO:
         tl.store(now, tl.zeros([BLOCK], S), mask=here)
 
 
 @triton.jit
 def end_task_kernel(
-    table, chunks, arrived, tally, tasks_seen,
+    table, chunks, arrived, draws, tally, tasks_seen,
     log2_beta1, log2_beta1_low, log2_beta2, log2_beta2_low,
-    S: tl.constexpr, F: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    S: tl.constexpr, V: tl.constexpr, F: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
     ZERO_FIRST: tl.constexpr, ZERO_SECOND: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """v_c = (t v / b2(t) + c v_c) / (t + c), likewise m_c; c = c + t; t = m = v = 0.
 
-    ``tally`` holds the number of programs, how many of them are done, and how many tensors took a
-    step in the task; the very last program adds one to ``tasks_seen`` if any did.
+    ``draws[tensor]`` are a key and a period, for random bits. ``tally`` holds the number of
+    programs, how many of them are done, and how many tensors took a step in the task; the very last
+    program adds one to ``tasks_seen`` if any did.
     """
     program = tl.program_id(0)
     tensor = tl.load(chunks + 2 * program)
@@ -319,12 +411,11 @@ def end_task_kernel(
         vc_at = tl.load(row + 3)
         mc_at = tl.load(row + 4)
         size = tl.load(row + 7)
-        tw = t.to(F)
-        cw = c.to(F)
-        total = tw + cw
-        old = cw / total
-        now1 = tw / (total * one_minus_power(t, log2_beta1, log2_beta1_low, F))
-        now2 = tw / (total * one_minus_power(t, log2_beta2, log2_beta2_low, F))
+        word, period = drawn(draws, tensor, c)
+        # Weights of a past that is rounded at random are the same bits on every device.
+        W: tl.constexpr = F if V == S else tl.float64
+        old1, now1 = weights(t, c, log2_beta1, log2_beta1_low, F)
+        old2, now2 = weights(t, c, log2_beta2, log2_beta2_low, W)
 
         start = chunk.to(tl.int64) * CHUNK
         end = tl.minimum(start + CHUNK, size)
@@ -336,14 +427,24 @@ def end_task_kernel(
             addresses = addresses | mc_at
         if (addresses % 16 == 0) & (end % 8 == 0):
             for at in range(start, end, BLOCK):
-                left = end - at
-                fold(m_at, mc_at, at, left, now1, old, S, F, FIRST, ZERO_FIRST, True, BLOCK)
-                fold(v_at, vc_at, at, left, now2, old, S, F, SECOND, ZERO_SECOND, True, BLOCK)
+                fold(
+                    m_at, mc_at, at, end - at, now1, old1, word, period,
+                    S, S, F, FIRST, ZERO_FIRST, True, BLOCK,
+                )  # fmt: skip
+                fold(
+                    v_at, vc_at, at, end - at, now2, old2, word, period,
+                    S, V, F, SECOND, ZERO_SECOND, True, BLOCK,
+                )  # fmt: skip
         else:
             for at in range(start, end, NARROW):
-                left = end - at
-                fold(m_at, mc_at, at, left, now1, old, S, F, FIRST, ZERO_FIRST, False, NARROW)
-                fold(v_at, vc_at, at, left, now2, old, S, F, SECOND, ZERO_SECOND, False, NARROW)
+                fold(
+                    m_at, mc_at, at, end - at, now1, old1, word, period,
+                    S, S, F, FIRST, ZERO_FIRST, False, NARROW,
+                )  # fmt: skip
+                fold(
+                    v_at, vc_at, at, end - at, now2, old2, word, period,
+                    S, V, F, SECOND, ZERO_SECOND, False, NARROW,
+                )  # fmt: skip
 
         if is_last(arrived + tensor, size, CHUNK):
             tl.store(c_at, c + t)

@@ -28,6 +28,7 @@ from longtail.optim.cuda.launch import (
     keep_for_graph,
     relaxed,
 )
+from longtail.optim.past import Draw, is_coded
 from longtail.optim.state import Row, is_averaged
 
 DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -124,7 +125,7 @@ def fits(row: Row) -> bool:
     return (
         all(x.dtype is torch.float32 for x in (row.step, row.past_steps))
         and row.exp_avg.dtype in DTYPES
-        and all(x.dtype is row.exp_avg.dtype for x in _moments(row))
+        and all(x.dtype is row.exp_avg.dtype for x in _moments(row) if not _is_coded_past(x, row))
         and all(same_layout(row.exp_avg, x) for x in _elements(row))
     )
 
@@ -137,7 +138,7 @@ def flat(row: Row, grad: Tensor) -> tuple[Row, Tensor]:
             None if row.param is None else row.param.contiguous(),
             row.exp_avg.to(dtype).contiguous(),
             row.exp_avg_sq.to(dtype).contiguous(),
-            _copy(row.past_exp_avg_sq, dtype),
+            _past_copy(row, dtype),
             _copy(row.past_exp_avg, dtype),
             row.step.to(torch.float32),
             row.past_steps.to(torch.float32),
@@ -160,6 +161,18 @@ def write_back(original: Row, used: Row) -> None:
 
 def _copy(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if tensor is None else tensor.to(dtype).contiguous()
+
+
+def _past_copy(row: Row, dtype: torch.dtype) -> Tensor | None:
+    past = row.past_exp_avg_sq
+    if past is not None and _is_coded_past(past, row):
+        return past.contiguous()
+    return _copy(past, dtype)
+
+
+def _is_coded_past(tensor: Tensor, row: Row) -> bool:
+    """Whether this is the row's v_c, kept in fewer bytes than its other moments."""
+    return tensor is row.past_exp_avg_sq and is_coded(tensor)
 
 
 def _elements(row: Row) -> list[Tensor]:
@@ -191,6 +204,15 @@ class Kind(NamedTuple):
     param: torch.dtype
     grad: torch.dtype
     state: torch.dtype
+    past: torch.dtype
+
+    @classmethod
+    def of(cls, row: Row, grad: torch.dtype) -> "Kind":
+        """That of a parameter; without one, as at a boundary, the first moment stands in for it."""
+        state = row.exp_avg.dtype
+        past = row.past_exp_avg_sq
+        param = state if row.param is None else row.param.dtype
+        return cls(param, grad, state, state if past is None else past.dtype)
 
     @property
     def arithmetic(self) -> torch.dtype:
@@ -240,6 +262,7 @@ class Plan:
         self.gradients = (0,) * len(rows)
         self._gradients = upload(torch.zeros(len(rows), dtype=torch.int64), self.device)
         self._ready: dict[str, tuple[Any, list[Launch]]] = {}
+        self._held: dict[str, tuple[Any, Tensor]] = {}
 
     def step(
         self,
@@ -259,10 +282,15 @@ class Plan:
         self._launch("step_kernel", (table, *pointers), floats, 0, policy)
 
     def end_task(
-        self, tasks_seen: Tensor | None, floats: tuple[float, ...], policy: tuple[Any, ...]
+        self,
+        draws: Sequence[Draw],
+        tasks_seen: Tensor | None,
+        floats: tuple[float, ...],
+        policy: tuple[Any, ...],
     ) -> None:
         """Fold every tensor that took a step; add one to ``tasks_seen`` if there was any."""
-        self._launch("end_task_kernel", (self._tally, tasks_seen), floats, 2, policy)
+        table = self._table_of("draws", draws, torch.int64)
+        self._launch("end_task_kernel", (table, self._tally, tasks_seen), floats, 2, policy)
 
     def _placed(self, gradients: tuple[int, ...]) -> Tensor:
         """The gradients' addresses where the kernel finds them."""
@@ -273,6 +301,18 @@ class Plan:
             # From pageable memory, which CUDA has copied when this returns.
             table.copy_(torch.tensor(gradients, dtype=torch.int64), non_blocking=True)
             self.gradients = gradients
+        return table
+
+    def _table_of(self, name: str, values: Sequence[Any], dtype: torch.dtype) -> Tensor:
+        """The values on the device: copied over the last ones in the order of the stream."""
+        if torch.cuda.is_current_stream_capturing():
+            return upload(torch.tensor(values, dtype=dtype), self.device)
+        last, table = self._held.get(name, (None, None))
+        if table is None:
+            table = upload(torch.tensor(values, dtype=dtype), self.device)
+        elif last != values:
+            table.copy_(torch.tensor(values, dtype=dtype), non_blocking=True)
+        self._held[name] = values, table
         return table
 
     def _launch(
@@ -334,7 +374,6 @@ class GroupPlan(Plan):
                 programs[groups[i]] += max(1, -(-sizes[i] // bucket.chunk))
         tally = torch.tensor([(n, 0, 0) for n in programs], dtype=torch.int32)
         self._tally = upload(tally, self.device)
-        self._held: dict[str, tuple[Any, Tensor]] = {}
 
     def steps(
         self,
@@ -362,29 +401,23 @@ class GroupPlan(Plan):
         )
         self._launch("step_groups_kernel", (*tables, *pointers), (), 0, policy)
 
-    def end_tasks(self, tasks_seen: Sequence[Tensor], ends: Sequence[tuple[float, ...]]) -> None:
+    def end_tasks(
+        self,
+        draws: Sequence[Draw],
+        tasks_seen: Sequence[Tensor],
+        ends: Sequence[tuple[float, ...]],
+    ) -> None:
         """End the task of all groups: ``ends`` has the kernel's scalars and rules of each."""
         if torch.cuda.is_current_stream_capturing():
             keep_for_graph(tasks_seen)
         tables = (
+            self._table_of("draws", draws, torch.int64),
             self._groups,
             self._table_of("ends", ends, torch.float32),
             self._tally,
             self._table_of("tasks_seen", _addresses(tasks_seen), torch.int64),
         )
         self._launch("end_groups_kernel", tables, (), 2, ())
-
-    def _table_of(self, name: str, values: Sequence[Any], dtype: torch.dtype) -> Tensor:
-        """The values on the device: copied over the last ones in the order of the stream."""
-        if torch.cuda.is_current_stream_capturing():
-            return upload(torch.tensor(values, dtype=dtype), self.device)
-        last, table = self._held.get(name, (None, None))
-        if table is None:
-            table = upload(torch.tensor(values, dtype=dtype), self.device)
-        elif last != values:
-            table.copy_(torch.tensor(values, dtype=dtype), non_blocking=True)
-        self._held[name] = values, table
-        return table
 
 
 def _row(tensors: Row | None, size: int) -> list[int]:

@@ -21,6 +21,7 @@ from longtail.optim.cuda.plan import (
     step_floats,
     step_policy,
 )
+from longtail.optim.past import past_dtype_of
 from longtail.optim.state import Row, check_shapes, is_plain
 
 Group = dict[str, Any]
@@ -80,21 +81,19 @@ class Warm:
         members: list[Row | None] = []
         kinds: list[Kind | None] = []
         dicts: list[dict[str, Any]] = []
-        params = [(p, group["first_moment"]) for group in groups for p in group["params"]]
+        params = [(p, group) for group in groups for p in group["params"]]
         device = params[0][0].device
-        for p, first_moment in params:
+        for p, group in params:
             state = optimizer.state.get(p)
             if not state:
                 members.append(None)
                 kinds.append(None)
                 continue
-            member = _member(p, state, first_moment)
+            member = _member(p, state, group)
             if member is None or any(x is not None and x.device != device for x in member):
                 return None
             members.append(member)
-            kinds.append(
-                Kind(p.dtype, p.dtype if p.grad is None else p.grad.dtype, member[1].dtype)
-            )
+            kinds.append(Kind.of(member, p.dtype if p.grad is None else p.grad.dtype))
             dicts.append(state)
         if not dicts or any(kind is not None and kind.grad not in DTYPES for kind in kinds):
             return None
@@ -190,13 +189,14 @@ def _params(groups: list[Group]) -> list[Tensor]:
     return [p for group in groups for p in group["params"]]
 
 
-def _shape(groups: list[Group]) -> list[tuple[int, str]]:
-    """Which parameters are whose, and which of them need an average of first moments."""
-    return [(len(group["params"]), group["first_moment"]) for group in groups]
+def _shape(groups: list[Group]) -> list[tuple[int, str, str]]:
+    """Which parameters are whose, which need an average of first moments, how v_c is kept."""
+    return [(len(group["params"]), group["first_moment"], group["past_dtype"]) for group in groups]
 
 
-def _member(param: Tensor, state: dict[str, Any], first_moment: str) -> Row | None:
+def _member(param: Tensor, state: dict[str, Any], group: Group) -> Row | None:
     """What the kernels need, if all of it is there and can be taken as it is."""
+    first_moment = group["first_moment"]
     past = state.get("past_exp_avg") if first_moment == "task" else None
     names = ("exp_avg", "exp_avg_sq", "past_exp_avg_sq", "step", "past_steps")
     tensors = [state.get(name) for name in names]
@@ -206,4 +206,6 @@ def _member(param: Tensor, state: dict[str, Any], first_moment: str) -> Row | No
         return None
     member = Row(param, *tensors[:3], past, *tensors[3:])  # type: ignore[arg-type]
     plain = is_plain(param) and param.is_cuda and param.dtype in DTYPES
-    return member if plain and fits(member) else None
+    own = past_dtype_of(group["past_dtype"], member.exp_avg.dtype)
+    as_set = member.past_exp_avg_sq is not None and member.past_exp_avg_sq.dtype is own
+    return member if plain and as_set and fits(member) else None

@@ -35,6 +35,7 @@ from longtail.optim.cuda.plan import (
     write_back,
 )
 from longtail.optim.cuda.remembered import Group, Warm
+from longtail.optim.past import Draw, draw_of
 from longtail.optim.state import Row, Settings, Tensors, is_averaged, is_plain
 
 _KEPT_PLANS = 8
@@ -111,7 +112,7 @@ class CudaKernel:
         increment_version(tensors.params)
         return ()
 
-    def end_task(self, tensors: Tensors, settings: Settings) -> Tensor:
+    def end_task(self, tensors: Tensors, settings: Settings, draws: Sequence[Draw]) -> Tensor:
         """Fold the moments into the past and count anew; nothing happens where no step was taken.
 
         Whether one was taken anywhere is on the device.
@@ -121,7 +122,7 @@ class CudaKernel:
         used = [flat(x, x.exp_avg)[0] for x in members]
         plan = self._plan(used, [x.exp_avg.dtype for x in used])
         policy = end_policy(settings.first_moment, settings.second_moment)
-        plan.end_task(None, end_floats(settings.beta1, settings.beta2), policy)
+        plan.end_task(list(draws), None, end_floats(settings.beta1, settings.beta2), policy)
         for original, copy in zip(members, used, strict=True):
             write_back(original, copy)
         return took
@@ -152,7 +153,7 @@ class CudaKernel:
         if warm is None or not isinstance(seen, Tensor) or seen.device != warm.plan.device:
             return False
         policy = end_policy(group["first_moment"], group["second_moment"])
-        warm.plan.end_task(seen, end_floats(*group["betas"]), policy)
+        warm.plan.end_task(_draws([group]), seen, end_floats(*group["betas"]), policy)
         return True
 
     def together(self) -> "CudaTogether":
@@ -160,10 +161,7 @@ class CudaKernel:
 
     def _plan(self, members: list[Row], grads: list[torch.dtype]) -> Plan:
         """The plan for these on the current stream, made anew unless it is a recent one."""
-        kinds = [
-            Kind(x.exp_avg.dtype if x.param is None else x.param.dtype, grad, x.exp_avg.dtype)
-            for x, grad in zip(members, grads, strict=True)
-        ]
+        kinds = [Kind.of(x, grad) for x, grad in zip(members, grads, strict=True)]
         key = _PlanKey(
             current_stream(members[0].exp_avg.device),
             tuple(0 if x is None else x.data_ptr() for member in members for x in member),
@@ -226,7 +224,8 @@ class CudaTogether:
         assert isinstance(warm.plan, GroupPlan)
         rules = [end_rules(group["first_moment"], group["second_moment"]) for group in groups]
         floats = [end_floats(*group["betas"]) for group in groups]
-        warm.plan.end_tasks(seen, [(*a, *b) for a, b in zip(floats, rules, strict=True)])
+        ends = [(*a, *b) for a, b in zip(floats, rules, strict=True)]
+        warm.plan.end_tasks(_draws(groups), seen, ends)
         return True
 
     def _step(self, optimizer: Any, known: bool) -> bool:
@@ -298,6 +297,11 @@ class CudaTogether:
             if len(self._warm) > _STREAMS:
                 self._warm.pop(next(iter(self._warm)))
         return warm
+
+
+def _draws(groups: Sequence[Group]) -> list[Draw]:
+    """Where the random bits of each parameter of groups come from."""
+    return [draw_of(group, place) for group in groups for place in range(len(group["params"]))]
 
 
 def _on_device(lr: Any) -> Tensor | None:
