@@ -268,3 +268,15 @@ def test_only_continual_adam_stacks_policies_together():
     assert cannot_stack(resolve("toy", sets=[f"optimizer={OWN}:soften"])) is None
     told = cannot_stack(resolve("toy", sets=["train.optimizer=adafactor"]))
     assert told == "adafactor is not known to be elementwise"
+
+
+def test_a_past_in_fewer_bytes_is_another_run_and_float32_is_the_run_it_was():
+    usual = resolve("toy")
+    assert "past_dtype" not in usual.as_dict()["policy"]
+    assert resolve("toy", sets=["policy.past_dtype=float32"]).id == usual.id
+    other = resolve("toy", sets=["policy.past_dtype=uint8"])
+    assert other.id != usual.id
+    assert other.policy.past_dtype == "uint8"
+    assert stack_key(other) == stack_key(usual)
+    with pytest.raises(ValueError, match="past_dtype"):
+        resolve("toy", sets=["policy.past_dtype=int4"])

@@ -1,5 +1,7 @@
 """Settings and policies as the optimizer gets them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -65,3 +67,28 @@ def test_the_heads_of_all_policies_share_a_group() -> None:
     policies = [POLICIES["continual"], POLICIES["continual_seen"]]
     groups = build_optimizer(stack, policies, TrainSettings()).param_groups
     assert sorted(len(group["params"]) for group in groups) == [1, 1, 2]
+
+
+def test_a_replica_keeps_in_a_stack_the_bytes_that_it_keeps_alone() -> None:
+    """Also under the second of two policies that are alike but for the data they learn on."""
+    policy = replace(POLICIES["continual"], past_dtype="uint8")
+    models = [torch.nn.Linear(5, 4) for _ in range(3)]
+    stack = Replicas(models, policies=2)
+    stacked = build_optimizer(stack, [policy, policy], TrainSettings())
+    singles = [build_optimizer(model, [policy], TrainSettings()) for model in models]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        for member in stack.members:
+            for name, p in member.named_parameters():
+                p.grad = torch.randn(p.shape, generator=generator)
+                for model, grad in zip(models, p.grad, strict=True):
+                    model.get_parameter(name).grad = grad.clone()
+        for optimizer in (stacked, *singles):
+            optimizer.step()
+            optimizer.end_task()
+    last = dict(stack.members[1].named_parameters())
+    for i, (model, single) in enumerate(zip(models, singles, strict=True)):
+        for name, p in model.named_parameters():
+            alone = single.state[p]["past_exp_avg_sq"]
+            assert alone.dtype == torch.uint8
+            assert torch.equal(stacked.state[last[name]]["past_exp_avg_sq"][i], alone)
