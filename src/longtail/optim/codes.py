@@ -96,13 +96,13 @@ def round_at_random(values: Tensor, bits: Tensor) -> Tensor:
         bits: int64, random, of which the upper 24 of 32 are used.
     """
     found = values.view(torch.int32)
-    rest = found & 0x7FFFFF
-    code = (found >> 23) * 3 - SHIFT
-    code += (rest >= DIGIT_1).int() + (rest >= DIGIT_2).int()
-    code.clamp_(1, 255)
-    low = value_of(code.to(torch.uint8))
-    gap = value_of((code + 1).clamp_(max=255).to(torch.uint8)) - low
+    rest, exponent = found & 0x7FFFFF, found & 0x7F800000
+    first, second = (rest >= DIGIT_1).int(), (rest >= DIGIT_2).int()
+    lower = first * DIGIT_1 + second * (DIGIT_2 - DIGIT_1)
+    upper = DIGIT_1 + first * (DIGIT_2 - DIGIT_1) + second * ((1 << 23) - DIGIT_2)
+    low = (exponent + lower).view(torch.float32)
+    gap = (exponent + upper).view(torch.float32) - low
     # Both differences are exact in float32, and 24 bits are: all implementations agree.
     up = (bits >> 8).float() * gap < (values - low) * 16777216.0
-    code += up.int() * (code < 255)
-    return (code * (values != 0)).to(torch.uint8)
+    code = (exponent >> 23) * 3 + first + second + up.int() - SHIFT
+    return (code.clamp_(1, 255) * (found != 0)).to(torch.uint8)

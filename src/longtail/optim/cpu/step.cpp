@@ -242,25 +242,26 @@ inline uint32_t mixed(uint32_t x) {
 }
 
 // One of the two codes next to a value, by 32 random bits; see codes.py.
-inline void round_at_random(float value, uint32_t random, uint8_t* target) {
+inline uint32_t round_at_random(float value, uint32_t random, uint8_t) {
   const uint32_t bits = as_bits(value);
-  const int32_t rest = bits & 0x7FFFFF;
-  const int32_t digit = (rest >= DIGIT_1) + (rest >= DIGIT_2);
-  int32_t code = static_cast<int32_t>(bits >> 23) * 3 + digit - SHIFT;
-  code = std::min(std::max(code, 1), 255);
-  const float low = value_of(code), gap = value_of(std::min(code + 1, 255)) - low;
+  const int32_t rest = bits & 0x7FFFFF, exponent = bits & 0x7F800000;
+  const int32_t first = rest >= DIGIT_1, second = rest >= DIGIT_2;
+  const int32_t lower = second ? DIGIT_2 : first ? DIGIT_1 : 0;
+  const int32_t upper = second ? 1 << 23 : first ? DIGIT_2 : DIGIT_1;
+  const float low = as_float(exponent + lower), gap = as_float(exponent + upper) - low;
   const float share = static_cast<float>(static_cast<int32_t>(random >> 8));
-  const bool up = share * gap < (value - low) * 16777216.0f;
-  code += up & (code < 255);
-  *target = static_cast<uint8_t>(value == 0 ? 0 : code);
+  const int32_t up = share * gap < (value - low) * 16777216.0f;
+  int32_t code = 3 * (exponent >> 23) + first + second + up - SHIFT;
+  code = code < 1 ? 1 : code;
+  code = code > 255 ? 255 : code;
+  return bits == 0 ? 0 : static_cast<uint32_t>(code);
 }
 
 // The same for bfloat16: cut to 16 bits, once random lower ones have been added.
-inline void round_at_random(float value, uint32_t random, uint16_t* target) {
+inline uint32_t round_at_random(float value, uint32_t random, uint16_t) {
   const uint32_t bits = as_bits(value);
   const bool finite = (bits & 0x7F800000) != 0x7F800000;
-  const uint32_t moved = finite ? bits + (random >> 16) : value == value ? bits : 0x7FC00000;
-  *target = static_cast<uint16_t>(moved >> 16);
+  return (finite ? bits + (random >> 16) : value == value ? bits : 0x7FC00000) >> 16;
 }
 
 // As `fold`, in double, for a past in fewer bytes. Random bits depend on `word` and the element,
@@ -270,17 +271,25 @@ void fold_coded(X* __restrict past, T* __restrict now, int64_t begin, int64_t en
                 double c, double beta, uint32_t key, int64_t period) {
   const double a = c / (t + c), b = t / ((t + c) * (1 - std::pow(beta, t)));
   const uint32_t word = mixed(key ^ static_cast<uint32_t>(static_cast<int64_t>(c)));
+  constexpr int BLOCK = 512;
+  float values[BLOCK];
+  uint32_t rounded[BLOCK];
   while (begin < end) {
     const int64_t place = period ? begin % period : begin;
     const int64_t stop = period ? std::min(end, begin + period - place) : end;
     const uint32_t first = static_cast<uint32_t>(place) + word;
-    for (int64_t j = 0; j < stop - begin; ++j) {
-      const double x = static_cast<float>(now[begin + j]), old = read<float>(past[begin + j]);
-      const float value = static_cast<float>(a * old + b * x);
-      round_at_random(value, mixed(first + static_cast<uint32_t>(j)), past + begin + j);
+    const int count = static_cast<int>(std::min<int64_t>(stop - begin, BLOCK));
+    // In passes of one width each, which compilers turn into vectors.
+    for (int j = 0; j < count; ++j) values[j] = read<float>(past[begin + j]);
+    for (int j = 0; j < count; ++j) {
+      const double x = static_cast<float>(now[begin + j]), old = values[j];
+      values[j] = static_cast<float>(a * old + b * x);
       now[begin + j] = 0;
     }
-    begin = stop;
+    for (int j = 0; j < count; ++j)
+      rounded[j] = round_at_random(values[j], mixed(first + static_cast<uint32_t>(j)), X());
+    for (int j = 0; j < count; ++j) past[begin + j] = static_cast<X>(rounded[j]);
+    begin += count;
   }
 }
 

@@ -129,15 +129,18 @@ def round_at_random(x, random, V: tl.constexpr):
     bits = x.to(tl.int32, bitcast=True)
     if V == tl.uint8:
         rest = bits & 0x7FFFFF
-        digit = (rest >= _DIGIT_1).to(tl.int32) + (rest >= _DIGIT_2).to(tl.int32)
-        code = (bits >> 23) * 3 + digit - _SHIFT
-        code = tl.minimum(tl.maximum(code, 1), 255)
-        low = value_of(code)
-        gap = value_of(tl.minimum(code + 1, 255)) - low
+        exponent = bits & 0x7F800000
+        first = rest >= _DIGIT_1
+        second = rest >= _DIGIT_2
+        lower = tl.where(second, _DIGIT_2, tl.where(first, _DIGIT_1, 0))
+        upper = tl.where(second, 8388608, tl.where(first, _DIGIT_2, _DIGIT_1))
+        low = (exponent + lower).to(tl.float32, bitcast=True)
+        gap = (exponent + upper).to(tl.float32, bitcast=True) - low
         share = (random >> 8).to(tl.int32).to(tl.float32)
-        up = (share * gap < (x - low) * 16777216.0) & (code < 255)
-        code = tl.where(x == 0.0, 0, code + up.to(tl.int32))
-        return code.to(tl.uint8)
+        up = share * gap < (x - low) * 16777216.0
+        code = (exponent >> 23) * 3 + first.to(tl.int32) + second.to(tl.int32) + up.to(tl.int32)
+        code = tl.minimum(tl.maximum(code - _SHIFT, 1), 255)
+        return tl.where(bits == 0, 0, code).to(tl.uint8)
     else:
         finite = (bits & 0x7F800000) != 0x7F800000
         moved = tl.where(finite, bits + (random >> 16).to(tl.int32), bits)
