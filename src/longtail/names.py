@@ -71,6 +71,7 @@ METRICS = {"RP": "retained", "LP": "learned", "FGT": "forgetting", "BWT": "backw
 
 # What becomes of a moment at a task boundary.
 FirstMoment = Literal["reset", "ema", "task"]
+PastDtype = Literal["float32", "bfloat16", "uint8"]
 SecondMoment = Literal["reset", "ema", "task", "task_seen"]
 
 WARM_UP = 0.9  # beta3 of the policies that have one
@@ -94,7 +95,7 @@ class Policy:
     )
     beta3: float = option(WARM_UP, "warm-up at the start of a task, 1 - beta3**t; 0 for none")
     boundary: bool = option(True, "tell the optimizer when a task ends (false: plain Adam)")
-    past_dtype: Literal["float32", "bfloat16", "uint8"] = option(
+    past_dtype: PastDtype = option(  # noqa: RUF009
         "float32", "how the second moments of earlier tasks are kept: 4 bytes each, 2 or 1"
     )
     lr_scale: float = option(1.0, "multiplies the learning rate")

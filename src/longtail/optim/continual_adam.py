@@ -42,11 +42,11 @@ from torch.optim.optimizer import (
     _view_as_real,
 )
 
-from longtail.names import FirstMoment, SecondMoment
+from longtail.names import FirstMoment, PastDtype, SecondMoment
 from longtail.optim import state as _state
 from longtail.optim._torch import graph_capture_health_check, light_step, unmarked
 from longtail.optim.kernels import GroupKernels, Kernels, uses_fused
-from longtail.optim.past import PastDtype, check_past, read_past
+from longtail.optim.past import check_past, read_past
 from longtail.optim.state import Settings, Tensors, check_moments, is_averaged, state_dtype
 
 

@@ -3,9 +3,8 @@
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from longtail.names import FirstMoment, SecondMoment
+from longtail.names import FirstMoment, PastDtype, SecondMoment
 from longtail.optim.continual_adam import ContinualAdam
-from longtail.optim.past import PastDtype
 
 
 class ContinualAdamW(ContinualAdam):

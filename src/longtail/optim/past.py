@@ -22,14 +22,13 @@ counts within a shard: other bits, and the same mean.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from longtail.optim import codes
 
-PastDtype = Literal["float32", "bfloat16", "uint8"]
 PAST_DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
