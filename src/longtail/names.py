@@ -71,8 +71,9 @@ METRICS = {"RP": "retained", "LP": "learned", "FGT": "forgetting", "BWT": "backw
 
 # What becomes of a moment at a task boundary.
 FirstMoment = Literal["reset", "ema", "task"]
-PastDtype = Literal["float32", "bfloat16", "uint8"]
 SecondMoment = Literal["reset", "ema", "task", "task_seen"]
+# How the second moments of earlier tasks are kept.
+PastDtype = Literal["float32", "bfloat16", "uint8"]
 
 WARM_UP = 0.9  # beta3 of the policies that have one
 
