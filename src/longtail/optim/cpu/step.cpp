@@ -17,6 +17,10 @@
 #include <cstring>
 #include <vector>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace {
 
 enum Flag {
@@ -72,10 +76,40 @@ inline float value_of(int32_t code) {
   return as_float(code == 0 ? 0 : static_cast<uint32_t>(exponent << 23 | rest));
 }
 
-// v_c as it is kept: in T, bfloat16 (uint16_t) or code (uint8_t).
-template <class T> inline T read(T x) { return x; }
-template <class T> inline T read(uint16_t x) { return as_float(static_cast<uint32_t>(x) << 16); }
-template <class T> inline T read(uint8_t x) { return value_of(x); }
+// v_c as it is kept: in T, bfloat16 (uint16_t) or code (uint8_t). Codes are made T in a loop of
+// their own, as a loop over types of many widths is slow; the others one by one, by `number`.
+template <class T, class X> inline const X* read(const X* past, int64_t, T*) { return past; }
+template <class T> inline T number(T x) { return x; }
+template <class T> inline T number(uint16_t x) { return as_float(static_cast<uint32_t>(x) << 16); }
+
+template <class T> inline const T* read(const uint8_t* past, int64_t count, T* into) {
+  for (int64_t j = 0; j < count; ++j) into[j] = value_of(past[j]);
+  return into;
+}
+
+#if defined(__AVX2__)
+// 171 (code + 2) is 512 exponent + 171 digit + exponent, whose bits 6 to 8 tell the digit.
+template <> inline const float* read(const uint8_t* past, int64_t count, float* into) {
+  const __m256i digits = _mm256_add_epi32(
+      _mm256_set1_epi32((SHIFT - 2) / 3 << 23),
+      _mm256_setr_epi32(0, 0, DIGIT_1, DIGIT_1, DIGIT_1, DIGIT_2, DIGIT_2, DIGIT_2));
+  int64_t j = 0;
+  for (; j + 8 <= count; j += 8) {
+    const __m256i code =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(past + j)));
+    const __m256i place = _mm256_add_epi32(_mm256_madd_epi16(code, _mm256_set1_epi32(171)),
+                                           _mm256_set1_epi32(2 * 171));
+    const __m256i exponent =
+        _mm256_and_si256(_mm256_slli_epi32(place, 14), _mm256_set1_epi32(0x7F800000));
+    const __m256i digit = _mm256_permutevar8x32_epi32(digits, _mm256_srli_epi32(place, 6));
+    const __m256i zero = _mm256_cmpeq_epi32(code, _mm256_setzero_si256());
+    const __m256i bits = _mm256_andnot_si256(zero, _mm256_add_epi32(exponent, digit));
+    _mm256_storeu_ps(into + j, _mm256_castsi256_ps(bits));
+  }
+  for (; j < count; ++j) into[j] = value_of(past[j]);
+  return into;
+}
+#endif
 
 struct Table {
   const int64_t* cells;
@@ -102,6 +136,7 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
   const T* __restrict g = table.at<T>(G, i);
   const Factors<T> k = f;
   constexpr int64_t BLOCK = LINES * 64 / sizeof(T);
+  T buffer[BLOCK];
   for (int64_t start = begin; start < end; start += BLOCK) {
     prefetch<T, true>(p + start);
     prefetch<T, true>(m + start);
@@ -109,6 +144,7 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
     prefetch<T, false>(g + start);
     if (SECOND != NONE) prefetch<T, false>(past_v + start);
     const int64_t stop = std::min(start + BLOCK, end);
+    const auto* __restrict before = read<T>(past_v + start, stop - start, buffer);
     for (int64_t j = start; j < stop; ++j) {
       const T value = p[j] * k.decay;
       T grad = g[j] * k.grad;
@@ -118,9 +154,9 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
       m[j] = first;
       v[j] = second;
       if (FIRST) first += k.share1 * past_m[j];
-      const T before = SECOND == NONE ? T(0) : read<T>(past_v[j]);
-      if (SECOND == ALL) second += k.share2 * before;
-      if (SECOND == SEEN) second = before == 0 ? second * k.unseen : second + k.share2 * before;
+      const T old = SECOND == NONE ? T(0) : number<T>(before[j - start]);
+      if (SECOND == ALL) second += k.share2 * old;
+      if (SECOND == SEEN) second = old == 0 ? second * k.unseen : second + k.share2 * old;
       p[j] = value - k.size * first / (std::sqrt(second) * k.scale + k.eps);
     }
   }
@@ -280,9 +316,9 @@ void fold_coded(X* __restrict past, T* __restrict now, int64_t begin, int64_t en
     const uint32_t first = static_cast<uint32_t>(place) + word;
     const int count = static_cast<int>(std::min<int64_t>(stop - begin, BLOCK));
     // In passes of one width each, which compilers turn into vectors.
-    for (int j = 0; j < count; ++j) values[j] = read<float>(past[begin + j]);
+    const auto* before = read<float>(past + begin, count, values);
     for (int j = 0; j < count; ++j) {
-      const double x = static_cast<float>(now[begin + j]), old = values[j];
+      const double x = static_cast<float>(now[begin + j]), old = number<float>(before[j]);
       values[j] = static_cast<float>(a * old + b * x);
       now[begin + j] = 0;
     }
