@@ -5,8 +5,8 @@
 An input is taken, and what was made of it is looked at; or it is refused with a `ValueError` that
 says something. It is unclear where anything else is raised or what was made of it is wrong, a hang
 where it takes longer than ten seconds, and code where a process is started, a connection opened or
-a file written elsewhere while data are read. Every input follows from the seed, its attack and its
-number: `--only NAME --first N --inputs 1` tries one again.
+a file or folder made or changed elsewhere while data are read. Every input follows from the seed,
+its attack and its number: `--only NAME --first N --inputs 1` tries one again.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ MEMORY = 4 << 30  # bytes that inputs may ask for, beyond what is there at the s
 SHOWN = 20  # examples that are kept of each kind of failure
 FORBIDDEN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess.Popen")
 FORBIDDEN += ("pty.spawn", "socket.connect", "socket.bind", "ctypes.dlopen", "webbrowser.open")
+CHANGING = ("os.mkdir", "os.rmdir", "os.remove", "os.rename", "os.link", "os.symlink", "os.chmod")
+CHANGING += ("os.truncate", "tempfile.mkdtemp", "tempfile.mkstemp")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -72,11 +74,15 @@ class Watch:
         if not self.place:
             return
         outside = event == "open" and self._writes_elsewhere(*args)
-        if outside or event in FORBIDDEN:
+        changed = event in CHANGING and any(map(self._elsewhere, args))
+        if outside or changed or event in FORBIDDEN:
             self.seen.append(f"{self.place}: {event} {args!r:.120}")
 
     def _writes_elsewhere(self, path: Any, mode: Any, flags: int) -> bool:
-        if not flags & WRITING or not isinstance(path, str | bytes):
+        return bool(flags & WRITING) and self._elsewhere(path)
+
+    def _elsewhere(self, path: Any) -> bool:
+        if not isinstance(path, str | bytes):
             return False
         name = os.path.abspath(os.fsdecode(path))
         return not name.startswith((self.work, "/dev/null"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import pickle
 import resource
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from helpers.attacks import finished_run
 
 from longtail.benchmarks.fsmol.assays import read_assays
 from longtail.benchmarks.images import files as image_files
@@ -17,6 +21,12 @@ from longtail.benchmarks.nlp5.readers import sst
 from longtail.benchmarks.vqa.gqa.feature_forms import read_tsv
 from longtail.benchmarks.vqa.gqa.stream import Problems, members
 from longtail.benchmarks.vqa.tokens import WordPiece
+from longtail.benchmarks.wsd import prepared as wsd_prepared
+from longtail.benchmarks.wsd.miniature import miniature as few_words
+from longtail.benchmarks.wsd.tokens import HashingTokenizer
+from longtail.report.results import load
+from longtail.runs.integrity import check_folder
+from longtail.runs.snapshot import Snapshots
 
 DEEP = "[" * 5000
 LONG = "9" * 5000
@@ -93,3 +103,53 @@ def test_prepared_molecules_with_other_names_are_refused(tmp_path: Path):
     path.write_text(json.dumps({**meta, "names": meta["names"][:-1]}))
     with pytest.raises(ValueError, match=r"meta\.json is damaged"):
         prepared.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize("digits", [10, 400, 5000])
+def test_a_sense_with_a_number_of_too_many_digits_is_named(tmp_path: Path, digits: int):
+    wsd_prepared.save(few_words(), tmp_path / "a", HashingTokenizer())
+    path = tmp_path / "a" / "senses.tsv"
+    key, _, rest = path.read_text().split("\t", 2)
+    path.write_text("\t".join((key, "9" * digits, rest)))
+    with pytest.raises(ValueError, match=r"senses\.tsv is damaged: prepare"):
+        wsd_prepared.load(tmp_path / "a")
+
+
+def test_infinitely_many_words_are_refused(tmp_path: Path):
+    wsd_prepared.save(few_words(), tmp_path / "a", HashingTokenizer())
+    path = tmp_path / "a" / "meta.json"
+    meta = json.loads(path.read_text())
+    meta["facts"]["tasks"] = float("inf")
+    path.write_text(json.dumps(meta))
+    with pytest.raises(ValueError, match=r"meta\.json is damaged"):
+        wsd_prepared.load(tmp_path / "a")
+
+
+def test_checksums_of_a_name_that_no_file_can_have_are_a_problem_of_one_run(tmp_path: Path):
+    folder = finished_run(tmp_path / "run")
+    path = folder / "checksums.json"
+    recorded = json.loads(path.read_text())
+    recorded["sha256"] = {"scores" + LONG: "0"} | recorded["sha256"]
+    path.write_text(json.dumps(recorded))
+    results = load(tmp_path)
+    assert not results.finished
+    (said,) = (text for text in results.problems if "cannot be read" in text)
+    assert len(said) < 300
+    (wrong,) = check_folder(tmp_path).damaged.values()
+    assert wrong in said
+
+
+@pytest.mark.parametrize("size", [512, 1641])
+def test_a_snapshot_of_zeros_makes_no_folder_elsewhere(tmp_path: Path, size: int, monkeypatch):
+    """torch takes it for an empty archive of its oldest form, and made a folder to unpack it."""
+    made: list[str] = []
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *args, **names: made.append("a folder"))
+    snapshots = Snapshots(tmp_path, config={"a": 1})
+    snapshots.save({"value": torch.ones(3)})
+    content = bytes(size)
+    newest = tmp_path / f"00000002-{hashlib.sha256(content).hexdigest()}.pt"
+    newest.write_bytes(content)
+    state = snapshots.load()
+    assert state is not None
+    assert bool(state["value"].all())
+    assert made == []

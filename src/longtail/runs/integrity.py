@@ -45,19 +45,30 @@ def damage(files: TrainingFiles, *, weights: bool = True) -> str | None:
     if recorded is None:
         return None
     for name, wanted in recorded.sha256.items():
-        path = files.folder / name
-        if Path(name).name != name:
-            return f"its {files.CHECKSUMS} speaks of {name!r}, which is not one of its files"
         if name == RunFiles.WEIGHTS and not weights:
             continue
-        if not path.is_file():
-            return f"{name} is missing"
-        if digest(path) != wanted:
-            return f"{name} is not the file that the run wrote: its checksum differs"
+        if wrong := _difference(files, name, wanted):
+            return wrong
     if isinstance(files, RunFiles) and (found := identity(files.read_settings())) not in (
         recorded.runs
     ):
         return f"its {files.SETTINGS} is of run {found}, its results are of {recorded.runs[0]}"
+    return None
+
+
+def _difference(files: TrainingFiles, name: str, wanted: str) -> str | None:
+    """Why a file that the checksums name is not the one that was written; None where it is."""
+    path = files.folder / name
+    if path.name != name:
+        return f"its {files.CHECKSUMS} speaks of {name!r:.80}, which is not one of its files"
+    try:
+        if not path.is_file():
+            return f"{name} is missing"
+        found = digest(path)
+    except OSError as error:  # nobody may read it, or no file can have such a name
+        return f"{name:.80} cannot be read: {error.strerror or error}"
+    if found != wanted:
+        return f"{name} is not the file that the run wrote: its checksum differs"
     return None
 
 

@@ -28,6 +28,7 @@ from longtail.runs.values import first_difference
 from longtail.support.files import open_new, remove_temporary, sync_folder
 
 FORMAT = 1  # of what is in a snapshot; those from before it was written down are of the first
+ZIP = b"PK\x03\x04"  # how a file of `torch.save` begins
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -211,9 +212,14 @@ def _number(files: list[Path]) -> int:
 def _read(path: Path) -> dict[str, Any]:
     wanted = path.stem.partition("-")[2]
     with open(path, "rb") as file:
+        form = file.read(len(ZIP))
+        file.seek(0)
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != wanted:
         raise ValueError("its checksum does not match")
+    # torch would try its oldest form too, a tar archive, and make a folder elsewhere to unpack it.
+    if form != ZIP:
+        raise ValueError("it cannot be opened, it is no file of torch.save")
     # To the CPU, whatever device it came from: load_state_dict copies each part into place.
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

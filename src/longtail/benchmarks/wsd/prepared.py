@@ -204,12 +204,15 @@ def load(folder: str | Path) -> Prepared:
     try:
         template = Template.from_dict(meta["template"])
         sizes = int(meta["facts"]["tasks"]), int(meta["facts"]["targets"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # 1e400 is infinite
         raise ValueError(f"{folder / 'meta.json'} is damaged: {error!r}") from None
     fields = [line.split("\t", 3) for line in lines]
-    if any(len(f) != 4 or not f[1].isdigit() or not f[2].isdigit() for f in fields):
-        raise ValueError(f"{folder / 'senses.tsv'} is damaged: prepare {folder} again")
-    numbers, counts = (np.array([int(f[i]) for f in fields], np.int32) for i in (1, 2))
+    try:
+        if any(len(f) != 4 or not f[1].isdigit() or not f[2].isdigit() for f in fields):
+            raise ValueError
+        numbers, counts = (np.array([int(f[i]) for f in fields], np.int32) for i in (1, 2))
+    except (ValueError, OverflowError):  # a number may also be of too many digits
+        raise ValueError(f"{folder / 'senses.tsv'} is damaged: prepare {folder} again") from None
     senses = [(f[0], f[3]) for f in fields]
     ranks = {"numbers": numbers, "counts": counts}
     found = Prepared(meta, template, lemmas, **arrays, **ranks, senses=senses)
