@@ -8,7 +8,7 @@ with a fortieth. Rounds of all rows take turns, and a row's time is the median o
 AdamW of the same round: CPU time on a CPU, wall time on a GPU. Bytes are those of the tensors that
 the optimizer and the method keep from step to step; what a buffer of examples holds is not counted.
 The rows are those of `studies/rivals_*.toml`; plain AdamW is torch's, so that nothing of Continual
-Adam's state is counted where it is not used.
+Adam's state is counted where it is not used, and fused as ours is.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def make_run(rival: Rival, device: torch.device, width: int, steps: int = STEPS)
     graphs = device.type == "cuda"
     settings = TrainSettings(batch_size=BATCH, optimizer=rival.optimizer, cuda_graph=graphs)
     policy = policy_for(rival.boundary, find_optimizer(rival.optimizer))
-    return Run(sequence, model, method, [policy], settings, 0, evaluate=False)
+    optim = {"fused": True} if rival.optimizer == ADAMW else {}  # as Continual Adam is by itself
+    return Run(sequence, model, method, [policy], settings, 0, evaluate=False, optim=optim)
 
 
 def seconds(rival: Rival, device: torch.device, width: int) -> float:
