@@ -20,6 +20,7 @@ from longtail.runs.config import resolve
 from longtail.support.random import permutation, uniform
 from longtail.tasks import Evaluator, size_statistics
 from longtail.training import train
+from longtail.training.evaluation import evaluate_validation
 
 SMALL = {"data.miniature": True, "data.hidden": [8, 4], "train.evaluate_every": 0}
 POLICIES = ("continual", "reset", "carry")
@@ -300,3 +301,16 @@ def test_a_stack_validates_all_tasks_in_one_pass():
     run = build_run(configs[0])
     found = Evaluation().validations(run.model, run.sequence, tasks)
     assert np.array_equal(found, Evaluator().validations(run.model, run.sequence, tasks))
+
+
+def test_multitask_training_is_validated_on_the_molecules_of_all_tasks():
+    settings = {"train.validation": 0.1}
+    stack = build_stack([config(seed=s, method="multitask", **settings) for s in (0, 3)]).run
+    train(stack)
+    found = evaluate_validation(stack.model, stack.sequence, Evaluation())
+    alone = []
+    for seed in (0, 3):
+        run = build_run(config(seed=seed, method="multitask", **settings))
+        train(run)
+        alone.append(evaluate_validation(run.model, run.sequence, Evaluation()))
+    assert np.allclose(np.ravel(found), np.ravel(alone))

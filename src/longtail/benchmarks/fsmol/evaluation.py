@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.support.eval_mode import evaluation_mode
-from longtail.tasks import Evaluator, Examples, read
+from longtail.tasks import Evaluator, Examples, TableSequence, read
 
 ROWS = {"cpu": 1 << 12, "cuda": 1 << 16}  # of all replicas, in one batch
 
@@ -40,6 +40,8 @@ class Evaluation(Evaluator):
 
     def validations(self, model: nn.Module, sequence: Any, tasks: Sequence[int]) -> Any:
         """Accuracy of the tasks' validation molecules, [tasks, *lead], in one pass as well."""
+        if not isinstance(sequence, TableSequence):  # multi-task training: one task is all of them
+            return super().validations(model, sequence, tasks)
         segments = sequence.segments("validation")
         examples = segments.view(sequence.table, 0, len(sequence))
         logits, targets = logits_of(model, examples)
