@@ -56,7 +56,7 @@ def train(
 
 
 def same_moments(target: ContinualAdamW, source: ContinualAdamW) -> None:
-    """The last digit of v may differ between devices, and once in a million change a byte."""
+    """The last digit of v may differ between devices, and now and then change a byte."""
     pairs = zip(target.state.values(), source.state.values(), strict=True)
     for mine, theirs in pairs:
         for key in ("exp_avg", "exp_avg_sq"):
