@@ -117,7 +117,7 @@ def _at_equal_memory(rows: Rows, sign: float, better: Better) -> list[Claim]:
             if ours and rival is not None:
                 text = (
                     f"{METHOD_NAMES[method]} with MC: no rival {kind} retains more "
-                    f"in {size} of the weights' size (best: {name_of(rival)})"
+                    f"in {size} of the weights' size (the best is {name_of(rival)})"
                 )
                 found.append(better(text, ours[0], rival))
     return found
@@ -181,5 +181,6 @@ def _way_to_multitask(rows: Rows, sign: float) -> list[Claim]:
             f"The best {kind} in two buffers ({name_of(best)}) halves the gap of Finetune with MC "
             "to multi-task training"
         )
-        found.append(claim(text, rest.positive, **numbers))
+        # where multi-task training is no better there is no gap to be halved
+        found.append(claim(text, rest.positive if way > 0 else None, **numbers))
     return found
