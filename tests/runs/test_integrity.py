@@ -115,6 +115,16 @@ def test_the_report_leaves_out_what_is_damaged_and_says_so(run, name, harm, with
     assert results.state == "0 of 1 runs finished, 1 damaged."
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "average.safetensors"])
+def test_a_report_does_not_read_weights_but_a_check_does(tmp_path: Path, name: str):
+    train_run(small(**{"train.average": "task"}), tmp_path, QUIET)
+    with open(tmp_path / name, "ab") as file:
+        file.write(b"more")
+    assert [run.status for run in load(tmp_path).runs] == ["finished"]
+    (wrong,) = check_folder(tmp_path).damaged.values()
+    assert wrong.startswith(f"{name} is not the file")
+
+
 def test_check_verifies_a_folder_weights_included(run: Path, capsys):
     assert main(["check", str(run.parent)]) == 0
     assert capsys.readouterr().out == "1 sound, 0 damaged\n"

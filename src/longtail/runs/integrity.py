@@ -45,7 +45,7 @@ def damage(files: TrainingFiles, *, weights: bool = True) -> str | None:
     if recorded is None:
         return None
     for name, wanted in recorded.sha256.items():
-        if name == RunFiles.WEIGHTS and not weights:
+        if name in (RunFiles.WEIGHTS, RunFiles.AVERAGE) and not weights:
             continue
         if wrong := _difference(files, name, wanted):
             return wrong
