@@ -43,6 +43,7 @@ class Evaluation(Evaluator):
         if not isinstance(sequence, TableSequence):  # multi-task training: one task is all of them
             return super().validations(model, sequence, tasks)
         segments = sequence.segments("validation")
+        assert segments is not None
         examples = segments.view(sequence.table, 0, len(sequence))
         logits, targets = logits_of(model, examples)
         number = segments.task_of_row().to(logits.device).expand(logits.shape)
