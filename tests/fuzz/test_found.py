@@ -24,6 +24,9 @@ from longtail.benchmarks.vqa.tokens import WordPiece
 from longtail.benchmarks.wsd import prepared as wsd_prepared
 from longtail.benchmarks.wsd.miniature import miniature as few_words
 from longtail.benchmarks.wsd.tokens import HashingTokenizer
+from longtail.optim import ContinualAdamW
+from longtail.optim.average import TaskAverage
+from longtail.optim.memory import load_memory, remembered, save_memory
 from longtail.report.results import load
 from longtail.runs.integrity import check_folder
 from longtail.runs.snapshot import Snapshots
@@ -153,3 +156,50 @@ def test_a_snapshot_of_zeros_makes_no_folder_elsewhere(tmp_path: Path, size: int
     assert state is not None
     assert bool(state["value"].all())
     assert made == []
+
+
+def rewritten(path: Path, old: str, new: str) -> None:
+    """Change the header of a safetensors file, whose length stands before it."""
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:end].replace(old.encode(), new.encode())
+    assert header != content[8:end]
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"data_offsets":[16,24]', '"data_offsets":[1e400,24]'),
+        ('"data_offsets":[16,24]', f'"data_offsets":[{DEEP},24]'),
+        (r"\"steps\": 1,", r"\"steps\": 1e400,"),
+        (r"\"steps\": 1,", rf"\"steps\": {LONG[:400]},"),
+        (r"\"steps\": 1,", rf"\"steps\": {DEEP},"),
+        (r"\"tasks\": 1,", r"\"tasks\": -1,"),
+        (r"\"tasks\": 1,", r"\"tasks\": 1e300,"),
+    ],
+)
+def test_a_memory_that_counts_to_infinity_is_refused(tmp_path: Path, old: str, new: str):
+    model = torch.nn.Linear(2, 2)
+    optimizer = ContinualAdamW(model.parameters(), fused=False)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.end_task()
+    path = Path(save_memory(optimizer, tmp_path, model))
+    rewritten(path, old, new)
+    fresh = ContinualAdamW(model.parameters(), fused=False)
+    with pytest.raises(ValueError, match=r"Cannot load .*: it"):
+        load_memory(fresh, path, model, quiet=True)
+    assert remembered(path) == (0, 0)
+    assert not fresh.state
+
+
+@pytest.mark.parametrize("value", ["1e400", LONG[:400], DEEP, "-1"])
+def test_an_average_that_counts_to_infinity_is_named(tmp_path: Path, value: str):
+    model = torch.nn.Linear(2, 2)
+    average = TaskAverage(model)
+    torch.nn.init.ones_(model.weight)
+    average.end_task()
+    rewritten(average.save(tmp_path), r"\"weight\": 1", rf"\"weight\": {value}")
+    with pytest.raises(ValueError, match=r"longtail_average\.safetensors holds no average"):
+        average.load(tmp_path)

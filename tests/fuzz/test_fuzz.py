@@ -30,7 +30,7 @@ NAMES += ("images npz", "images idx", "images cifar", "molecules", "molecules pr
 NAMES += ("gqa questions", "gqa scenes", "gqa features npz", "gqa features tsv", "vqa prepared")
 NAMES += ("wordnet index.sense", "wordnet data.noun", "wsd prepared", "word pieces", "settings")
 NAMES += ("settings file", "seeds", "study file", "snapshot", "snapshot, signed", "memory")
-NAMES += ("folder", "folder, asked again", "beside the results")
+NAMES += ("average", "folder", "folder, asked again", "beside the results")
 EXTRAS = st.one_of(st.binary(min_size=1, max_size=8), st.sampled_from(WORDS))
 DAMAGES = st.lists(
     st.tuples(st.sampled_from(MUTATIONS), st.floats(0, 1), EXTRAS), min_size=1, max_size=4

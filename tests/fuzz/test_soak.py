@@ -13,6 +13,7 @@ from helpers import soak
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = sorted((ROOT / "results" / "soak").glob("*.json"))
+MENDED = sorted((ROOT / "results" / "soak" / "mended").glob("*.json"))
 BAD = ("differing", "unclear", "hangs", "code", "crashes")
 
 
@@ -36,14 +37,33 @@ def test_a_session_that_does_not_say_where_it_is_from_is_refused(tmp_path):
         soak.add(tmp_path / "kills.json", [broken])
 
 
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_what_is_published_adds_up_and_found_nothing(path):
+def test_a_published_command_has_no_path_of_the_machine(tmp_path):
+    part, target = tmp_path / "part.json", tmp_path / "all.json"
+    one = session()
+    one["provenance"]["command"] = (
+        "python a.py --jobs 2 --work /dev/shm --out '/root/my out/a.json'"
+    )
+    soak.add(part, [one])
+    soak.main([str(target), str(part)])
+    (found,) = json.loads(target.read_text())["sessions"]
+    assert found["provenance"]["command"] == "python a.py --jobs 2 --work PATH --out PATH"
+    assert found["rows"] == one["rows"]
+
+
+@pytest.mark.parametrize("path", PUBLISHED + MENDED, ids=lambda path: path.parent.name + path.stem)
+def test_what_is_published_adds_up_and_says_where_it_is_from(path):
     content = json.loads(path.read_text("utf-8"))
     assert content["totals"] == soak.totals(content["sessions"])
     for one in content["sessions"]:
         assert soak.problems(one) == []
         assert len(one["provenance"]["commit"]) >= 7
         assert "dirty" not in one["provenance"]["commit"]
+        assert soak.published(one) == one
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_what_counts_found_nothing(path):
+    content = json.loads(path.read_text("utf-8"))
     assert {name: content["totals"][name] for name in BAD if name in content["totals"]} == {
         name: 0 for name in BAD if name in content["totals"]
     }

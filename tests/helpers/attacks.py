@@ -46,6 +46,7 @@ from longtail.benchmarks.wsd.miniature import miniature as few_words
 from longtail.benchmarks.wsd.semcor import read_semcor
 from longtail.benchmarks.wsd.tokens import HashingTokenizer
 from longtail.optim import ContinualAdamW
+from longtail.optim.average import TaskAverage
 from longtail.optim.memory import load_memory, save_memory
 from longtail.report.results import load
 from longtail.runs.config import read_toml, resolve
@@ -113,7 +114,7 @@ def attacks(work: Path) -> list[Attack]:
     """All of them; each has a folder of its own below `work`."""
     made = [*_readers(work), *_image_files(work), *_molecules(work), *_gqa(work)]
     made += [_semcor(work), *_wordnet(work), *_prepared(work), *_settings(work), _study(work)]
-    return [*made, *_snapshots(work), _memory(work), *_folders(work)]
+    return [*made, *_snapshots(work), _memory(work), _average(work), *_folders(work)]
 
 
 def _folder(work: Path, name: str) -> Path:
@@ -583,6 +584,22 @@ def _memory(work: Path) -> Attack:
                 assert isinstance(tensor, torch.Tensor)
 
     return Attack("memory", (path.read_bytes(),), attempt, 16)
+
+
+def _average(work: Path) -> Attack:
+    folder, model = _folder(work, "average"), torch.nn.Linear(2, 2)
+    average = TaskAverage(model)
+    torch.nn.init.ones_(model.weight)
+    average.end_task()
+    path = average.save(folder)
+
+    def attempt(whole: bytes, damaged: bytes) -> None:
+        path.write_bytes(damaged)
+        average.load(folder)
+        assert average.tasks >= 0
+        average.end_task()
+
+    return Attack("average", (path.read_bytes(),), attempt, 8)
 
 
 SMALL = {"data.tasks": 4, "data.zero_shot": 0, "data.features": 4, "data.cap": 20}

@@ -5,13 +5,15 @@
 A session is one command on one machine, in the schema of perf/provenance.py. Its rows have counts,
 which `totals` adds up over all sessions, and lists of what went wrong, of which the totals have the
 lengths. `python tests/helpers/soak.py ALL.json PART.json ...` adds the sessions of some files to
-another.
+another, and leaves out of their commands where the files lay. A session that found something is
+published in a folder `mended` once that has been mended, and counts nowhere else.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,6 +67,14 @@ def totals(sessions: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {name: round(n, 1) if isinstance(n, float) else n for name, n in found.items()}
 
 
+def published(one: dict[str, Any]) -> dict[str, Any]:
+    """A session whose command says PATH for every path of the machine that it ran on."""
+    origin = one["provenance"]
+    words = shlex.split(origin["command"])
+    command = shlex.join("PATH" if word.startswith("/") else word for word in words)
+    return {**one, "provenance": {**origin, "command": command}}
+
+
 def problems(one: dict[str, Any]) -> list[str]:
     """What keeps a session from following the schema; empty where nothing does."""
     return provenance.problems(one)
@@ -73,7 +83,7 @@ def problems(one: dict[str, Any]) -> list[str]:
 def main(arguments: list[str]) -> int:
     target, *parts = map(Path, arguments)
     found = [one for part in parts for one in json.loads(part.read_text("utf-8"))["sessions"]]
-    print(json.dumps(add(target, found), indent=1))
+    print(json.dumps(add(target, map(published, found)), indent=1))
     return 0
 
 

@@ -27,8 +27,10 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from longtail.optim.param_names import normalise
 from longtail.optim.tensor_file import (
+    DAMAGED,
     Entry,
     TensorFileError,
+    counted,
     read_header,
     read_tensor,
     write_tensors,
@@ -207,7 +209,7 @@ class TaskAverage:
         try:
             with open(file, "rb", buffering=0) as opened:
                 self._read(opened)
-        except (TensorFileError, KeyError, TypeError) as error:
+        except DAMAGED as error:
             raise ValueError(f"{file} holds no average: {error}") from None
         return True
 
@@ -224,7 +226,7 @@ class TaskAverage:
                 here = tuple(self._average[i].shape)
                 raise TensorFileError(f"{name} is {entry.shape} there and {here} here")
             self._average[i].copy_(read_tensor(opened, entry))
-            self._counts[i] = int(told["counts"][name])
+            self._counts[i] = counted(told["counts"][name])
         self._started = bool(told["started"])
 
 

@@ -39,9 +39,11 @@ from longtail.optim.param_names import Renaming, aliases_of
 from longtail.optim.past import CODED, past_dtype_of
 from longtail.optim.state import Settings, fold, gather, is_averaged, state_dtype
 from longtail.optim.tensor_file import (
+    DAMAGED,
     Entry,
     Header,
     TensorFileError,
+    counted,
     read_header,
     read_tensor,
     write_tensors,
@@ -251,9 +253,9 @@ def remembered(path: str | os.PathLike[str]) -> tuple[int, int]:
         with open(memory_path(path), "rb") as file:
             header = read_header(file, FORMAT)
         memory = json.loads(header.metadata["memory"])
-        steps = [int(record["steps"]) for record in memory["parameters"].values()]
-        return int(memory["tasks"]), max(steps, default=0)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        steps = [counted(record["steps"]) for record in memory["parameters"].values()]
+        return counted(memory["tasks"]), max(steps, default=0)
+    except (OSError, *DAMAGED):
         return 0, 0
 
 
@@ -393,13 +395,13 @@ class _Loading:
                 name: Record(
                     (name, *described.get("also", ())),
                     tuple(described["shape"]),
-                    int(described["steps"]),
-                    int(described["tasks"]),
+                    counted(described["steps"]),
+                    counted(described["tasks"]),
                 )
                 for name, described in memory["parameters"].items()
             }
-            int(memory["tasks"])
-        except (ValueError, KeyError, TypeError, AttributeError):
+            counted(memory["tasks"])
+        except DAMAGED:
             raise TensorFileError("its description is damaged") from None
         return cls(path, file, header, grow, memory, records)
 

@@ -32,8 +32,20 @@ _LARGEST_HEADER = 100_000_000  # the limit of the format
 _PIECE = 1 << 20  # bytes a write, without a buffer in between: twice as fast as all at once
 
 
+# What a description that is JSON of another form makes its reader raise: 1e400 is infinite there,
+# and brackets may be too deep.
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
 class TensorFileError(ValueError):
     """The file is no safetensors file, or not all of one."""
+
+
+def counted(value: Any) -> int:
+    """A number of steps or tasks in a description; an error of `DAMAGED` where it cannot be one."""
+    if not 0 <= (number := int(value)) < 1 << 53:  # beyond it a float64 cannot count
+        raise ValueError(f"{number} is no count")
+    return number
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,7 @@ def read_header(file: IO[bytes], kind: str) -> Header:
         entries = {name: _entry(described, 8 + length) for name, described in found.items()}
     except TensorFileError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except DAMAGED:
         raise TensorFileError("it is no safetensors file") from None
     end = max((entry.stop for entry in entries.values()), default=8 + length)
     if end > size:
