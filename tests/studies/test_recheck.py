@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import fmean, stdev
 from types import ModuleType
 
 import pytest
@@ -69,3 +70,29 @@ def test_the_table_of_split_mnist_is_the_published_one() -> None:
             wanted = {"method": method, "policy": policy, "buffer": 200}
             (row,) = [r for r in rows if wanted.items() <= r.items()]
             assert float(cell.partition(" ")[0]) == round(row["RP"], 1), (shown, policy)
+
+
+def test_when_it_helps_is_what_the_tables_say() -> None:
+    """Every cell of that table, and every difference with its verdict, from the seeds' numbers."""
+    page = (scripts.ROOT / "docs" / "continual_adam.md").read_text("utf-8")
+    methods = {"Finetune": "finetune", "EWC": "ewc", "Reservoir": "reservoir"}
+    methods |= {"DER++": "derpp", "A-GEM": "agem"}
+    lines = re.findall(r"^\| (FS-Mol|split MNIST): [^|]* \| (.*) \|$", page, re.MULTILINE)
+    assert len(lines) == 16
+    for sequence, line in lines:
+        folder = {"FS-Mol": "fsmol", "split MNIST": "seq_mnist"}[sequence]
+        rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
+        label, *cells = line.split(" | ")
+        name, _, buffer = label.partition(", buffer ")
+        wanted = {"method": methods[name]} | (
+            {"buffer": int(buffer.replace(",", ""))} if buffer else {}
+        )
+        ours, carry, reset = (
+            next(r for r in rows if {**wanted, "policy": policy}.items() <= r.items())
+            for policy in ("continual", "carry", "reset")
+        )
+        assert cells[:3] == [f"{row['RP']:.2f}" for row in (ours, carry, reset)], line
+        for cell, other in zip(cells[3:], (carry, reset), strict=True):
+            by_seed = [ours["RP_by_seed"][s] - other["RP_by_seed"][s] for s in ours["RP_by_seed"]]
+            mean, se = fmean(by_seed), stdev(by_seed) / len(by_seed) ** 0.5
+            assert cell == (f"{mean:+.2f}" if abs(mean) > 2 * se else "undecided"), line
