@@ -485,6 +485,7 @@ print(int(optimizer.state[model.weight]["past_steps"]))
 """
 
 
+@pytest.mark.slow
 def test_three_weeks_three_processes(tmp_path: Path) -> None:
     for week, steps in ((1, 1), (2, 3), (3, 6)):
         command = [sys.executable, "-c", PROCESS, str(week), str(tmp_path)]

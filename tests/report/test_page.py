@@ -84,6 +84,7 @@ def test_page_of_20399_tasks_is_below_5_megabytes(tmp_path: Path):
     assert len(data_of(tmp_path / "report.html")["units"][0]["last"]) == 20399
 
 
+@pytest.mark.slow
 def test_fourteen_methods_of_20399_tasks_still_fit(tmp_path: Path):
     rng = np.random.default_rng(0)
     path = write_run(tmp_path / "a", config(), tasks=12)

@@ -35,6 +35,7 @@ def study_file(folder: Path, methods: str = '["finetune"]') -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_study_in_two_processes_computes_what_one_computes(tmp_path: Path) -> None:
     found = {}
     for jobs, device in (("1", "cpu"), ("2", "auto")):
@@ -107,6 +108,7 @@ def test_an_interrupt_that_came_while_a_worker_began_stops_it_before_its_job(
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_first_moments_ends_without_a_traceback(tmp_path: Path) -> None:
     """As from a terminal: every process of the group hears it, also one that only imports yet."""
     command = [sys.executable, "-m", "longtail.cli", "study", study_file(tmp_path), "--jobs", "2"]

@@ -322,6 +322,7 @@ def test_without_a_compiler_it_warns_once_and_uses_the_for_loop() -> None:
     assert_same(a, b)
 
 
+@pytest.mark.slow
 def test_flags_a_compiler_does_not_know_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,6 +344,7 @@ def test_flags_a_compiler_does_not_know_are_left_out(
     assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 1  # no drafts left behind
 
 
+@pytest.mark.slow
 def test_two_processes_may_compile_at_once(tmp_path: Path) -> None:
     # The file alone: importing torch twice would take longer than the compiler.
     code = (
