@@ -1,8 +1,11 @@
 """Continual learning over thousands of tasks whose sizes follow a long tail."""
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # not from typing, which would be nearly all of the time this import takes
 if TYPE_CHECKING:
+    from typing import Any
+
     from longtail.names import __version__ as __version__
     from longtail.optim import (
         ContinualAdam,
