@@ -223,3 +223,10 @@ def test_a_parameter_without_a_gradient_stays(cls) -> None:
 def test_mistakes_are_named(cls, settings, message) -> None:
     with pytest.raises(ValueError, match=message):
         cls(parameters(), **settings)
+
+
+@pytest.mark.parametrize("kind", [BAdam, UPGD])
+def test_settings_that_cannot_be_are_refused_with_their_value(kind):
+    weight = torch.nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match=r"Invalid betas\[1\]: 1.0"):
+        kind([weight], betas=(0.9, 1.0))

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from longtail.methods.base import Method
-from longtail.methods.fisher import Fisher
+from longtail.methods.fisher import KIND_HELP, Fisher, Kind, check_kind
 from longtail.methods.quadratic import Anchored
 from longtail.tasks import Examples
 
@@ -76,17 +76,11 @@ class CoFiMA(CoMA):
 
     @dataclass(frozen=True)
     class Settings(CoMA.Settings):
-        fisher: Literal["example", "batch", "batch_sum"] = field(
-            default="example",
-            metadata={"help": "square gradients per example, or per batch: their mean, or sum"},
-        )
+        fisher: Kind = field(default="example", metadata={"help": KIND_HELP})
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.fisher not in ("example", "batch", "batch_sum"):
-                raise ValueError(
-                    f"Invalid fisher: {self.fisher!r}, not 'example', 'batch' or 'batch_sum'"
-                )
+            check_kind(self.fisher)
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

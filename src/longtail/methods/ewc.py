@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
-from longtail.methods.fisher import Fisher
+from longtail.methods.fisher import KIND_HELP, Fisher, Kind, check_kind
 from longtail.methods.quadratic import QuadraticPenalty
 from longtail.support.random import permutation
 from longtail.tasks import Examples
@@ -35,20 +35,14 @@ class EWC(QuadraticPenalty):
 
     @dataclass(frozen=True)
     class Settings(QuadraticPenalty.Settings):
-        fisher: Literal["example", "batch", "batch_sum"] = field(
-            default="example",
-            metadata={"help": "square gradients per example, or per batch: their mean, or sum"},
-        )
+        fisher: Kind = field(default="example", metadata={"help": KIND_HELP})
         fisher_cap: int = field(
             default=0, metadata={"help": "examples per task the Fisher is taken from; 0 for all"}
         )
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.fisher not in ("example", "batch", "batch_sum"):
-                raise ValueError(
-                    f"Invalid fisher: {self.fisher!r}, not 'example', 'batch' or 'batch_sum'"
-                )
+            check_kind(self.fisher)
             if self.fisher_cap < 0:
                 raise ValueError(f"Invalid fisher_cap: {self.fisher_cap}")
 

@@ -14,7 +14,7 @@ during the pass: dropout is off and BatchNorm's statistics stay where they are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,15 @@ CHUNK = 1024  # examples per pass of the closed form
 NUMBERS = 1 << 25  # numbers in the per-example gradients held at once
 BATCH = 16  # examples per squared gradient of kinds "batch" and "batch_sum"
 
+Kind = Literal["example", "batch", "batch_sum"]
+KIND_HELP = "square gradients per example, or per batch: their mean, or sum"
+
+
+def check_kind(fisher: str) -> None:
+    """Refuse a setting `fisher` that is no `Kind`."""
+    if fisher not in get_args(Kind):
+        raise ValueError(f"Invalid fisher: {fisher!r}, not 'example', 'batch' or 'batch_sum'")
+
 
 class Fisher:
     """Estimates the Fisher information of every trainable parameter of a model.
@@ -46,7 +55,7 @@ class Fisher:
                 F = Σ_b (1/n_b Σ_{j in b} ∇_θ ℓ(f_θ(x_j), y_j))²
     """
 
-    def __init__(self, model: nn.Module, objective: Objective, kind: str = "example") -> None:
+    def __init__(self, model: nn.Module, objective: Objective, kind: Kind = "example") -> None:
         self.model, self.objective, self.kind = model, objective, kind
         self.lead = lead_of(model)[1:]
         members = model.members if isinstance(model, Replicas) else [model]
