@@ -17,7 +17,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import provenance
 import torch
@@ -41,6 +41,7 @@ class Rival(NamedTuple):
     policy: str
     optimizer: str
     boundary: str
+    average: Literal["none", "task", "ema"] = "none"
 
 
 def rivals() -> list[Rival]:
@@ -59,6 +60,12 @@ def rivals() -> list[Rival]:
             Rival(method, "UPGD", "longtail.optim.upgd:UPGD", "carry"),
             Rival(method, "BAdam", "longtail.optim.badam:BAdam", "carry"),
         ]
+        found += [
+            Rival(method, "carry, task average", ADAMW, "carry", "task"),
+            Rival(method, "continual, task average", "adamw", "continual", "task"),
+            Rival(method, "carry, ema", ADAMW, "carry", "ema"),
+            Rival(method, "continual, ema", "adamw", "continual", "ema"),
+        ]
     return found
 
 
@@ -76,7 +83,9 @@ def make_run(rival: Rival, device: torch.device, width: int, steps: int = STEPS)
     sequence = TableSequence(table, parts, parts, CLASSIFICATION)
     method = METHODS[rival.method](model, CLASSIFICATION, seed=0)
     graphs = device.type == "cuda"
-    settings = TrainSettings(batch_size=BATCH, optimizer=rival.optimizer, cuda_graph=graphs)
+    settings = TrainSettings(
+        batch_size=BATCH, optimizer=rival.optimizer, cuda_graph=graphs, average=rival.average
+    )
     policy = policy_for(rival.boundary, find_optimizer(rival.optimizer))
     optim = {"fused": True} if rival.optimizer == ADAMW else {}  # as Continual Adam is by itself
     return Run(sequence, model, method, [policy], settings, 0, evaluate=False, optim=optim)
@@ -110,7 +119,9 @@ def _held(run: Run) -> int:
     """Bytes of all that is as large as a parameter and is none; counts are a few numbers."""
     own = {p.untyped_storage().data_ptr() for p in run.model.parameters()}
     held: dict[int, int] = {}
-    for tensor in (*_tensors(list(run.optimizer.state.values())), *_of_method(run.method)):
+    average = [] if run.average is None else list(vars(run.average).values())
+    found = _tensors([*run.optimizer.state.values(), *average])
+    for tensor in (*found, *_of_method(run.method)):
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own and tensor.numel() > 1:
             held[storage.data_ptr()] = storage.nbytes()
@@ -158,7 +169,7 @@ def main() -> None:
         spread = (min(ratios[rival]), max(ratios[rival]))
         row |= {"time": statistics.median(ratios[rival]), "time_range": spread}
         row |= {"bytes": round(kept_bytes(rival), 2), "bytes_by_name": extra_bytes(row)}
-        print(f"{rival.method:20} {rival.policy:14} time {row['time']:5.2f}  bytes {row['bytes']}")
+        print(f"{rival.method:20} {rival.policy:23} time {row['time']:5.2f}  bytes {row['bytes']}")
         found.append(row)
     settings = {"batch": BATCH, "steps": STEPS, "tasks": TASKS, "width": args.width}
     if args.json:

@@ -3,7 +3,8 @@
     python studies/tools/rival_pages.py            write the pages
     python studies/tools/rival_pages.py --check    exit code 1 where a page is out of date
 
-The block lies between two marks in `docs/methods/<name>.md` and is written by nobody else.
+The block lies between two marks in `docs/methods/<name>.md`, and in `docs/averages.md`, and is
+written by nobody else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "results" / "rivals" / "table.json"
 PAGES = ROOT / "docs" / "methods"
+AVERAGES = ROOT / "docs" / "averages.md"
 BLOCK = re.compile(r"(<!-- numbers: begin[^>]*-->\n).*?(<!-- numbers: end -->)", re.DOTALL)
 # Pages of optimizers and policies: their rows go by the policy.
 POLICIES = {
@@ -25,13 +27,15 @@ POLICIES = {
     "adam_rel": ("Adam-Rel",),
     "upgd": ("UPGD",),
     "badam": ("BAdam",),
+    "averages": ("carry, task average", "continual, task average", "carry, ema", "continual, ema"),
 }
 NOTHING = "Not measured yet.\n"
 
 
 def pages() -> list[Path]:
     """The pages that have such a block."""
-    return [p for p in sorted(PAGES.glob("*.md")) if BLOCK.search(p.read_text("utf-8"))]
+    known = (*sorted(PAGES.glob("*.md")), AVERAGES)
+    return [path for path in known if BLOCK.search(path.read_text("utf-8"))]
 
 
 def rows_of(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -54,8 +58,8 @@ def rows_of(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def block(name: str, rows: list[dict[str, Any]]) -> str:
-    """The lines between the marks."""
+def block(name: str, rows: list[dict[str, Any]], root: str = "../..") -> str:
+    """The lines between the marks; `root` is the repository's as the page links to it."""
     shown = rows_of(name, rows)
     if not shown:
         return NOTHING
@@ -74,7 +78,7 @@ def block(name: str, rows: list[dict[str, Any]]) -> str:
     note = (
         "\nMean and standard error over seeds; bytes a parameter beyond AdamW, time of a step in "
         "AdamW's.\nOf synthetic, an error, less is better. From [the joined table]"
-        "(../../results/rivals/table.json).\n"
+        f"({root}/results/rivals/table.json).\n"
     )
     return "\n".join(lines) + "\n" + note
 
@@ -88,7 +92,7 @@ def _number(row: dict[str, Any], metric: str) -> str:
 
 def filled(path: Path, rows: list[dict[str, Any]]) -> str:
     """A page's text with its block as it should be."""
-    text = block(path.stem, rows)
+    text = block(path.stem, rows, ".." if path == AVERAGES else "../..")
     return BLOCK.sub(lambda found: found[1] + text + found[2], path.read_text("utf-8"))
 
 

@@ -285,6 +285,17 @@ def test_several_settings_are_selected_by_seeds_that_are_not_reported(tmp_path: 
     assert told in " ".join(tables.build(results).notes)
 
 
+def test_seeds_that_choose_do_so_by_their_validation_score_where_they_have_one(tmp_path: Path):
+    results = _with_two_settings(tmp_path)
+    for run in results.runs:  # the other way round than their RP
+        if run.seed != 0:
+            run.summary["validation"] = 100.0 - run.summary["RP"]
+    select(results)
+    (row,) = tables.build(results).rows
+    assert row["selected"] != {"lr": 0.2, "strength": 2.0}
+    assert "chosen by validation score of seeds 7 to 8" in " ".join(tables.build(results).notes)
+
+
 def test_without_validation_scores_nothing_is_selected(tmp_path: Path):
     results = _with_learning_rates(tmp_path, {0.1: None, 0.01: None})
     select(results)

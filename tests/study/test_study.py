@@ -97,6 +97,23 @@ def test_reported_seeds_train_at_the_best_values_alone(tmp_path: Path, capsys):
     assert found == {(8, 0.0), (8, 0.05), (0, 0.05), (1, 0.05)}
 
 
+def test_seeds_that_choose_may_hold_out_what_the_reported_ones_train_on(tmp_path: Path, capsys):
+    text = TINY.replace('"0-1"', '"0-1"\noptimizers = ["reset"]')
+    text += '[grid]\n"train.lr" = [0.0, 0.05]\n[select]\nkey = "train.lr"\n'
+    path, out = study_file(tmp_path, text + "train = { validation = 0.2 }\n"), tmp_path / "out"
+    words = (path, "--out", out, "--quiet", "--no-report")
+    assert study(*words) == 2
+    assert "select.train is for select.seeds" in capsys.readouterr().err
+    path.write_text(path.read_text() + "seeds = [8]\n")
+    assert study(*words, "--only", "seed=8") == 0
+    assert study(*words, "--best") == 0
+    found = {(run.seed, run.config["train"]["validation"]) for run in load(out).finished}
+    assert found == {(8, 0.2), (0, 0.0), (1, 0.0)}
+    path.write_text(path.read_text().replace("validation = 0.2", "validaton = 0.2"))
+    assert study(*words) == 2
+    assert "validaton" in capsys.readouterr().err
+
+
 def test_adding_a_seed_keeps_the_ids_of_the_others(tmp_path: Path):
     few = {run.id for run in expand(read_study(study_file(tmp_path)))}
     more = {run.id for run in expand(read_study(study_file(tmp_path, seeds='seeds = "0-2"')))}

@@ -100,6 +100,16 @@ class Result:
             note(self.problems, self.folder, f"{name} of {self.id} is {value!r}, not a number")
             return float("nan")
 
+    def take_average(self) -> None:
+        """The average of its weights, where it kept one, is scored in place of the weights.
+
+        Scores by task are of the weights, and it has none then.
+        """
+        average = self.summary.get("average")
+        if isinstance(average, dict):
+            self.summary = {**self.summary, **average}
+            self.__dict__["scores"] = None
+
     def damage(self) -> str | None:
         """What is wrong with the files of a finished run, as a sentence."""
         wrong = self.stack.damage if self.stack else damage(RunFiles(self.folder), weights=False)
@@ -295,6 +305,9 @@ def load(folder: str | Path) -> Results:
         if run.status == "finished" and (wrong := run.damage()):
             run.status = "damaged"
             note(problems, run.folder, f"is damaged and left out: {wrong} ({run.id})")
+    if plan.get("report", {}).get("average") is True:
+        for run in found.values():
+            run.take_average()
     runs = label(list(found.values()), plan)
     if left := len(found) - len(runs):
         problems.append(

@@ -17,7 +17,8 @@ from longtail.report.results import Result, Results
 def select(results: Results) -> None:
     """Keeps, in place, the runs with the best values of the study's [select] keys.
 
-    Where [select] names seeds, the score is their RP, and they are not reported.
+    Where [select] names seeds, these alone choose and are not reported: by their validation score
+    where they have one, else by their RP.
     """
     keys, choosing = labels_of(results.plan), results.plan.get("select", {}).get("seeds", [])
     if not keys or not results.finished:
@@ -41,7 +42,9 @@ def select(results: Results) -> None:
     results.runs = [run for run in results.runs if run.id in kept or run.status != "finished"]
     results.not_selected += before - len(results.runs)
     if notes:
-        by = f"RP of seeds {choosing[0]} to {choosing[-1]}" if choosing else "validation score"
+        scores = {_score(values, choosing) for values in families.values()}
+        by = " or ".join("RP" if name == "RP" else "validation score" for name in sorted(scores))
+        by += f" of seeds {choosing[0]} to {choosing[-1]}" if choosing else ""
         text = f"{', '.join(keys)} chosen by {by}: {'; '.join(notes)}."
         results.plan = {**results.plan, "selected": [text]}
 
@@ -125,7 +128,7 @@ def labels_of(plan: dict[str, Any]) -> list[str]:
 def _best(values: dict[str, list[Result]], choosing: list[int]) -> str | None:
     """The value whose runs have the best mean score; a diverged run rules it out."""
     means: dict[str, float] = {}
-    name = "RP" if choosing else "validation"
+    name = _score(values, choosing)
     for value, runs in values.items():
         asked = [run for run in runs if run.seed in choosing] if choosing else runs
         scores: list[Any] = [run.summary.get(name) for run in asked if not run.diverged]
@@ -141,3 +144,10 @@ def _best(values: dict[str, list[Result]], choosing: list[int]) -> str | None:
         return None
     higher = next(iter(values.values()))[0].higher_is_better
     return (max if higher else min)(means, key=lambda value: means[value])
+
+
+def _score(values: dict[str, list[Result]], choosing: list[int]) -> str:
+    """What chooses: the score on validation examples, or RP where seeds choose that have none."""
+    asked = [run for runs in values.values() for run in runs if run.seed in choosing]
+    held_out = all("validation" in run.summary for run in asked)
+    return "RP" if choosing and asked and not held_out else "validation"

@@ -42,17 +42,25 @@ def expand(study: Study) -> list[Planned]:
     """The runs, in the order of the file: policies, methods and grid outside, seeds inside."""
     _check_method_settings(study.benchmark, study.methods, study.method_settings, study.grid)
     _check_optimizer_settings(study)
-    combinations = sum(math.prod(map(len, grid_of(study, m).values())) for m in study.methods)
-    count = len(study.policies) * combinations * len(study.seeds)
+    count = len(study.seeds) * sum(
+        math.prod(map(len, _grid_of_row(study, method, policy).values()))
+        for method in study.methods
+        for policy in _policies_of(study, method)
+    )
     if count > MOST_RUNS:
         raise ValueError(f"up to {count:,} runs: a study has at most {MOST_RUNS:,}")
     found: dict[str, Planned] = {}
+    choosing = {*study.select.get("seeds", ())}
+    trial = flatten({"train": study.select.get("train", {})})
     for method in study.methods:
         for policy in _policies_of(study, method):
             for config, labels in _combinations(study, method, policy):
                 first = resolve(study.benchmark, flags=config)
+                chooses = resolve(study.benchmark, flags={**config, **trial}) if trial else first
                 for seed in study.seeds:
-                    planned = Planned(replace(first, seed=seed), labels)
+                    planned = Planned(
+                        replace(chooses if seed in choosing else first, seed=seed), labels
+                    )
                     other = found.setdefault(planned.id, planned).labels["policy"]
                     if other != labels["policy"]:  # one of them would not be in the table
                         names = f"{other!r} and {labels['policy']!r}"
@@ -80,22 +88,33 @@ def grid_of(study: Study, method: str) -> dict[str, list[Any]]:
     return general | own
 
 
+def _row_settings(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a row of [[policies]] has for itself."""
+    row = flatten({table: policy.get(table, {}) for table in ROW_TABLES})
+    return row | {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
+
+
+def _grid_of_row(study: Study, method: str, policy: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """`grid_of` a method without what the row sets itself, and without what no run of it has."""
+    row, optimizer = _row_settings(policy), policy.get("optimizer", "continual")
+    grid = {k: v for k, v in grid_of(study, method).items() if k not in row}
+    if "train.optimizer" in grid:
+        return grid
+    given = {"method": method, "optimizer": optimizer, **study.fixed, **row}
+    known = {o.key for o in _options(study, method, optimizer, given)}
+    return {k: v for k, v in grid.items() if k in known or k.partition(".")[0] not in OWN}
+
+
 def _combinations(
     study: Study, method: str, policy: Mapping[str, Any]
 ) -> Iterable[tuple[dict[str, Any], dict[str, Any]]]:
     optimizer = policy.get("optimizer", "continual")
-    row = flatten({table: policy.get(table, {}) for table in ROW_TABLES})
-    row |= {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
+    row = _row_settings(policy)
     called = method_labels({m: own_name(m) for m in study.methods})[method]
     labels: dict[str, Any] = {"method": called, "policy": str(policy["name"]), **_labels(policy)}
     keys = list(dict.fromkeys(map(setting_of, study.grid)))
     names = label_names(keys, {k for row in study.policies for k in _labels(row)})
-    # a row's own settings stand
-    grid = {k: v for k, v in grid_of(study, method).items() if k not in row}
-    if "train.optimizer" not in grid:  # what no run has would only multiply the combinations
-        given = {"method": method, "optimizer": optimizer, **study.fixed, **row}
-        known = {o.key for o in _options(study, method, optimizer, given)}
-        grid = {k: v for k, v in grid.items() if k in known or k.partition(".")[0] not in OWN}
+    grid = _grid_of_row(study, method, policy)
     ours = any(map(_ours, _optimizer_names(study)))
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))

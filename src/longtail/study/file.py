@@ -34,6 +34,7 @@
     [select]                                # report only the best value, by validation score
     key = "train.lr"                        # or several: ["train.lr", "methods.strength"]
     seeds = "100-104"                       # or by the RP of these seeds, which count for no more
+    train = { validation = 0.1 }            # for these seeds alone: by their validation score
 
     [resources]                             # per run, for a cluster
     cpus = 1
@@ -68,11 +69,12 @@ KEYS: dict[str, Any] = {
     "policies": Any, "select": dict, "resources": dict, "report": dict,
 }  # fmt: skip
 TABLES: dict[str, dict[str, Any]] = {
-    "select": {"key": str | list[str], "seeds": Any},
+    "select": {"key": str | list[str], "seeds": Any, "train": dict},
     "resources": {"cpus": float, "gpus": float},
     "report": {
         "title": str, "paper": str, "unit": str, "metrics": list[str], "further": list[str],
         "index": list[str], "columns": str, "pair": tuple[str, str], "checks": list[str],
+        "average": bool,
     },
 }  # fmt: skip
 ROW_TABLES = ("train", "optim", "policy")  # settings of a row of [[policies]] alone
@@ -217,6 +219,8 @@ def _checked(tree: Mapping[str, Any]) -> dict[str, Any]:
         select["key"] = [*map(_plural, key)] if isinstance(key, list) else _plural(key)
     if "seeds" in select:
         select["seeds"] = parse_seeds(select["seeds"])
+    elif "train" in select:
+        raise ValueError("select.train is for select.seeds, and there are none")
     if "optimizers" in found and not found["optimizers"]:
         raise ValueError("optimizers must be a list of names, got []")
     return {**found, "methods": methods, "policies": _policies(found, methods)}

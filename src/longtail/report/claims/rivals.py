@@ -26,6 +26,7 @@ POLICY_BYTES = {
     "multitask": 0,
 }  # fmt: skip
 OURS = "continual"
+AVERAGES = ("task average", "ema")  # rows that are scored by an average of their weights
 ONE, TWO = 4, 8  # one buffer of the weights' size, and two
 HALF = 0.5
 Better = Callable[[str, Row, Row], Claim]
@@ -33,9 +34,9 @@ Better = Callable[[str, Row, Row], Claim]
 
 def extra_bytes(row: Row) -> int:
     """What a row keeps of a parameter beyond AdamW; policies that begin with `continual` are MC."""
-    policy = str(row["policy"])
-    own = ONE if policy.startswith(OURS) else POLICY_BYTES[policy]
-    return METHOD_BYTES[row["method"]] + own
+    policy, _, further = str(row["policy"]).partition(", ")
+    own = ONE if policy == OURS else POLICY_BYTES[policy]
+    return METHOD_BYTES[row["method"]] + own + (ONE if further in AVERAGES else 0)
 
 
 def stores_examples(row: Row) -> bool:
@@ -45,9 +46,9 @@ def stores_examples(row: Row) -> bool:
 
 def name_of(row: Row) -> str:
     """What a claim calls a row."""
-    policy = {"continual": "with MC", "carry": "Adam kept", "reset": "fresh Adam"}
-    told = policy.get(str(row["policy"]), str(row["policy"]))
-    return f"{METHOD_NAMES[row['method']]}, {told}"
+    known = {"continual": "with MC", "carry": "Adam kept", "reset": "fresh Adam"}
+    policy, comma, further = str(row["policy"]).partition(", ")
+    return f"{METHOD_NAMES[row['method']]}, {known.get(policy, policy)}{comma}{further}"
 
 
 def scores(rows: Rows) -> list[Claim]:
