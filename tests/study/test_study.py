@@ -114,6 +114,33 @@ def test_seeds_that_choose_may_hold_out_what_the_reported_ones_train_on(tmp_path
     assert "validaton" in capsys.readouterr().err
 
 
+def test_rows_with_an_average_are_scored_by_it_where_the_report_asks_for_that(tmp_path: Path):
+    text = TINY.replace('"0-1"', '"0-1"\n') + """
+[[policies]]
+name = "plain"
+optimizer = "carry"
+[[policies]]
+name = "averaged"
+optimizer = "carry"
+train = { average = "task" }
+[report]
+average = true
+"""
+    path, out = study_file(tmp_path, text), tmp_path / "out"
+    assert study(path, "--out", out, "--quiet", "--no-report") == 0
+    found = {(run.labels["policy"], run.seed): run for run in load(out).finished}
+    for seed in (0, 1):
+        plain, averaged = found["plain", seed], found["averaged", seed]
+        kept = averaged.summary["average"]
+        assert averaged.metric("RP") == kept["RP"] != plain.metric("RP")
+        assert averaged.scores is None  # those by task are the weights'
+    assert not load(out).problems
+    table = json.loads((out / "plan.json").read_text())
+    (out / "plan.json").write_text(json.dumps({**table, "report": {"average": False}}))
+    found = {(run.labels["policy"], run.seed): run for run in load(out).finished}
+    assert found["averaged", 0].metric("RP") == found["plain", 0].metric("RP")
+
+
 def test_adding_a_seed_keeps_the_ids_of_the_others(tmp_path: Path):
     few = {run.id for run in expand(read_study(study_file(tmp_path)))}
     more = {run.id for run in expand(read_study(study_file(tmp_path, seeds='seeds = "0-2"')))}

@@ -55,6 +55,8 @@ def _fits(key: str, value: Any) -> bool:
     """Whether a value of [report] is of the kind that a study file may give it."""
     if key in ("title", "paper", "unit", "columns"):
         return isinstance(value, str)
+    if key == "average":
+        return isinstance(value, bool)
     texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
     return texts and (key != "pair" or len(value) == 2)
 
