@@ -115,7 +115,9 @@ def test_seeds_that_choose_may_hold_out_what_the_reported_ones_train_on(tmp_path
 
 
 def test_rows_with_an_average_are_scored_by_it_where_the_report_asks_for_that(tmp_path: Path):
-    text = TINY.replace('"0-1"', '"0-1"\n') + """
+    text = (
+        TINY.replace('"0-1"', '"0-1"\n')
+        + """
 [[policies]]
 name = "plain"
 optimizer = "carry"
@@ -126,6 +128,7 @@ train = { average = "task" }
 [report]
 average = true
 """
+    )
     path, out = study_file(tmp_path, text), tmp_path / "out"
     assert study(path, "--out", out, "--quiet", "--no-report") == 0
     found = {(run.labels["policy"], run.seed): run for run in load(out).finished}
