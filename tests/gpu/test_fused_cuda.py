@@ -8,6 +8,7 @@ from torch import Tensor
 
 from longtail.optim.cuda import plan
 from longtail.optim.cuda.step import CudaKernel
+from longtail.optim.past import draw_of
 from longtail.optim.state import Settings, Tensors
 
 pytestmark = pytest.mark.gpu
@@ -102,7 +103,10 @@ class Actual:
         self.kernel.step(Tensors(*pick), Settings(**s), scale, found_inf)
 
     def end_task(self, s: dict) -> None:
-        self.kernel.end_task(Tensors(self.params, [], *self.lists.values()), Settings(**s))
+        group = {"past_dtype": "float32"}  # v_c like the other moments: nothing is rounded
+        draws = [draw_of(group, place) for place in range(len(self.params))]
+        tensors = Tensors(self.params, [], *self.lists.values())
+        self.kernel.end_task(tensors, Settings(**s), draws)
 
 
 def check(actual: Actual, expected: list[Expected], s: dict) -> None:

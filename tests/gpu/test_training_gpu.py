@@ -79,7 +79,7 @@ def test_replayed_steps_equal_eager_ones(name: str, stacked: bool, schedule: str
     graph = make_run(name, seed, policies, schedule=schedule, clip=1.0, cuda_graph=True)
     train(eager)
     train(graph)
-    replays = name in ("reservoir", "derpp", "agem")
+    replays = name.startswith(("reservoir", "derpp", "agem"))  # joined and routed ones too
     assert captured(graph).count(replays) >= 2  # full batches and smaller ones
     assert_close(eager, graph, 1e-3 if replays else 1e-4)
     if replays:  # the same examples were kept, and the same ones were drawn
@@ -263,8 +263,8 @@ def synthetic_stack(replicas: int, steps: int, batch: int = 64):
     return TableSequence(table, train_rows, train_rows, REGRESSION)
 
 
-def test_thousands_of_linear_models_take_microseconds_a_step() -> None:
-    replicas, policies, steps = 300, 10, 1100
+def seconds_per_step(replicas: int, policies: int, steps: int = 1100) -> float:
+    """Of a stack of linear models in the loop, without the steps before its graphs are there."""
     sequence = synthetic_stack(replicas, steps)
 
     def linear(_seed: int) -> nn.Module:
@@ -275,7 +275,7 @@ def test_thousands_of_linear_models_take_microseconds_a_step() -> None:
     stacked = torch.tensor(seeds)
     method = METHODS["finetune"](model, REGRESSION, seed=stacked)
     settings = TrainSettings(batch_size=64, lr=0.1, cuda_graph=True)
-    chosen = [POLICIES["continual"], POLICIES["reset"]] * (policies // 2)
+    chosen = [POLICIES[("continual", "reset")[i % 2]] for i in range(policies)]
     run = Run(sequence, model, method, chosen, settings, stacked, evaluate=False)
     times: list[float] = []
 
@@ -285,9 +285,14 @@ def test_thousands_of_linear_models_take_microseconds_a_step() -> None:
             times.append(time.perf_counter())
 
     train(run, on_step=on_step)
-    per_step = (times[1] - times[0]) / ((len(sequence) - 6) * 11)
-    print(f"{1e6 * per_step:.0f} us per step of {replicas * policies} linear models")
-    assert per_step < 300e-6
+    return (times[1] - times[0]) / ((len(sequence) - 6) * 11)
+
+
+def test_thousands_of_linear_models_cost_little_more_than_one() -> None:
+    """One after the other they would take three thousand times as long."""
+    seconds_per_step(1, 1, steps=110)  # kernels compile, tables reach the device
+    one, many = seconds_per_step(1, 1), seconds_per_step(300, 10)
+    assert many < 20 * one
 
 
 @pytest.mark.parametrize("average", ["task", "ema"])
