@@ -28,6 +28,10 @@ STUDY_OF = {
     "wsd/capped/diagnosis": "wsd_diagnosis",
     "wsd/mpnet": "wsd_mpnet",
     "wsd/short": "wsd_short",
+    "past_dtype/synthetic": "past_dtype_synthetic",
+    "past_dtype/mnist": "past_dtype_mnist",
+    "past_dtype/fsmol": "past_dtype_fsmol",
+    "past_dtype/wsd": "past_dtype_wsd",
     "wsd/short/diagnosis": "wsd_diagnosis",
     "wsd/short/reservoir": "wsd_short",
 }
