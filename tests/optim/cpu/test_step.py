@@ -2,8 +2,10 @@
 
 import copy
 import ctypes
+import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -419,3 +421,32 @@ def test_a_library_that_is_not_as_it_was_compiled_is_made_anew(
     assert not cpp._is_whole(path)
     assert cpp._is_whole(cpp._compiled(compiler, flags))
     ctypes.CDLL(str(path))
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_what_a_killed_compilation_left_is_removed_a_day_later(
+    works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "quick"  # leaves the empty file that it is given
+    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] || exit {int(not works)}\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path))
+    folder = cpp.cache_folder()
+    drafts = {"tmpabc12345.so": 25, "tmp_being_written.so": 23}  # hours ago
+    others = {"fused_cpu-0123.so": 999, "tmp_notes.txt": 999}
+    for name, hours in {**drafts, **others}.items():
+        (folder / name).write_bytes(b"")
+        then = time.time() - 3600 * hours
+        os.utime(folder / name, (then, then))
+    (folder / "tmp_folder.so").mkdir()
+    (folder / "tmp_link.so").symlink_to(tmp_path / "quick")
+    before = {path.name for path in folder.iterdir()}
+    if not works:
+        with pytest.raises(subprocess.CalledProcessError):
+            cpp._compiled(str(compiler), ())
+        assert {path.name for path in folder.iterdir()} == before
+        return
+    made = cpp._compiled(str(compiler), ())
+    left = {path.name for path in folder.iterdir()}
+    assert left == before - {"tmpabc12345.so"} | {made.name}
+    assert compiler.exists()

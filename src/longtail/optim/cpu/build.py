@@ -4,7 +4,8 @@ The library lands in a folder of its own in ``$LONGTAIL_CACHE``, or in the platf
 which only its owner may enter: it is code. Its name is made of
 everything that shapes it: source, flags, compiler and processor (``-march=native`` code must not
 reach another one through a shared home folder). It is written under a temporary name and moved,
-so that processes which start together may all compile and none reads half a file.
+so that processes which start together may all compile and none reads half a file. A process that
+was killed leaves its temporary file behind; the next one that compiles removes it, a day later.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,8 @@ _SOURCE = Path(__file__).with_name("step.cpp")
 # raise them would keep loops scalar.
 _EXACT = ("-fno-math-errno", "-ffp-contract=off", "-fno-trapping-math")
 _BASE = ("-std=c++17", "-O3", *_EXACT, "-shared", "-fPIC")
+_DRAFT = ("tmp", ".so")  # how the name of a temporary file begins and ends
+_STALE = 24 * 3600  # seconds, of which a compilation is given 120
 # Not every compiler knows these; the best that works is taken.
 _EXTRAS = (("-march=native", "-fopenmp"), ("-fopenmp",), ("-march=native",), ())
 
@@ -84,7 +88,8 @@ def _compiled(compiler: str, flags: tuple[str, ...]) -> Path:
     folder = cache_folder()
     path = folder / f"fused_cpu-{key.hexdigest()[:24]}.so"
     if not _is_whole(path):
-        handle, draft = tempfile.mkstemp(suffix=".so", dir=folder)
+        prefix, suffix = _DRAFT
+        handle, draft = tempfile.mkstemp(suffix, prefix, folder)
         os.close(handle)
         try:
             command = [compiler, *flags, str(_SOURCE), "-o", draft]
@@ -96,7 +101,20 @@ def _compiled(compiler: str, flags: tuple[str, ...]) -> Path:
             os.replace(draft, path)
         finally:
             Path(draft).unlink(missing_ok=True)
+        _remove_stale(folder)
     return path
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove what compilations that were killed have left, and nothing that one may still write."""
+    prefix, suffix = _DRAFT
+    for path in folder.glob(f"{prefix}*{suffix}"):
+        try:
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime > _STALE:
+                path.unlink()
+        except OSError:  # another process was faster, or it is not ours to remove
+            continue
 
 
 def _sign(path: Path) -> None:
