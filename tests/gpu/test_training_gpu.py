@@ -1,14 +1,18 @@
 """CUDA graphs and mixed precision on a real device."""
 
 import time
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from longtail.methods import METHODS
+from longtail.optim.mofo import largest
 from longtail.replicas import build_model
 from longtail.support.eval_mode import evaluation_mode
+from longtail.support.modules import import_object
 from longtail.tasks import (
     CLASSIFICATION,
     REGRESSION,
@@ -19,6 +23,7 @@ from longtail.tasks import (
     TableSequence,
     from_tensors,
 )
+from longtail.tasks.task_models import TaskModel
 from longtail.training import POLICIES, Run, TrainSettings, train
 from longtail.training.boundary import policy_for
 from longtail.training.cuda_graphs import GraphForward
@@ -339,6 +344,114 @@ def test_steps_of_other_optimizers_are_captured_too(
     train(graph)
     assert len(captured(graph)) >= 2
     assert_close(eager, graph)
+
+
+RIVALS = {
+    "mofo": ("longtail.optim.mofo:MoFO", "carry", {"fraction": 0.3}),
+    "mofo with mc": ("longtail.optim.mofo:MoFO", "continual", {"fraction": 0.3}),
+    "adam-rel": ("adamw", "longtail.optim.adam_rel:restart_time", {}),
+    "upgd": ("longtail.optim.upgd:UPGD", "carry", {"noise": 0.01}),
+    "upgd by gradients": ("longtail.optim.upgd:UPGD", "carry", {"adaptive": False}),
+    "upgd anew": ("longtail.optim.upgd:UPGD", "reset", {"noise": 0.01}),
+    "badam": ("longtail.optim.badam:BAdam", "carry", {"width": 0.05, "examples": 30.0}),
+    "badam anew": ("longtail.optim.badam:BAdam", "reset", {"width": 0.05, "examples": 30.0}),
+}
+
+
+class OwnHeads(TaskModel):
+    """A trunk, and a head for each task that begins at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = nn.Linear(6, 8), nn.Parameter(torch.zeros(3, 8))
+
+    @torch.no_grad()
+    def begin_task(self, task: int) -> None:
+        self.head.zero_()
+
+    def task_parameters(self) -> list[nn.Parameter]:
+        return [self.head]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.trunk(x).tanh() @ self.head.mT
+
+
+def rival_run(rival: str, device: str, *, stacked: bool, heads: bool = False, **settings) -> Run:
+    optimizer, policy, optim = RIVALS[rival]
+    seed, rates = ([3, 4], (1.0, 0.3)) if stacked else (3, (1.0,))
+    make = (lambda _seed: OwnHeads()) if heads else make_model
+    model = build_model(make, seed, len(rates)).to(device)
+    stack = torch.tensor(seed) if isinstance(seed, list) else seed
+    method = METHODS["finetune"](model, CLASSIFICATION, seed=stack)
+    chosen = policy_for(policy, find_optimizer(optimizer))
+    policies = [replace(chosen, lr_scale=rate) for rate in rates]
+    defaults = {"batch_size": 16, "epochs": 2, "lr": 1e-2, "optimizer": optimizer}
+    given = TrainSettings(**{**defaults, **settings})
+    return Run(make_sequence().to(device), model, method, policies, given, stack, optim=optim)
+
+
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.parametrize("rival", RIVALS)
+def test_replayed_steps_of_rivals_equal_eager_ones(
+    rival: str, schedule: str, stacked: bool, heads: bool
+) -> None:
+    settings = {"stacked": stacked, "heads": heads, "schedule": schedule}
+    eager = rival_run(rival, "cuda", **settings)
+    graph = rival_run(rival, "cuda", **settings, cuda_graph=True)
+    train(eager)
+    train(graph)
+    assert len(captured(graph)) >= 2  # full batches and smaller ones
+    assert_close(eager, graph, 1e-3)
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_rivals_give_on_the_device_what_they_give_on_the_cpu(rival: str) -> None:
+    here = rival_run(rival, "cpu", stacked=True)
+    there = rival_run(rival, "cuda", stacked=True, cuda_graph=True)
+    train(here)
+    train(there)
+    for a, b in zip(weights(here.model), weights(there.model), strict=True):
+        torch.testing.assert_close(a, b.cpu(), rtol=1e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("rival", ["upgd", "badam"])
+def test_a_replayed_step_draws_anew(rival: str) -> None:
+    """Where gradients are zero, noise alone moves the weights: never the same way twice."""
+    kind = import_object(RIVALS[rival][0])
+    p = nn.Parameter(torch.zeros(1000, device="cuda"))
+    optimizer = kind([p], lr=0.1, capturable=True, seed=3)
+    p.grad = torch.zeros_like(p)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            optimizer.step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    seen = [p.detach().clone()]
+    for _ in range(3):
+        graph.replay()
+        seen.append(p.detach().clone())
+    moves = [b - a for a, b in pairwise(seen)]
+    for a, b in pairwise(moves):
+        assert abs(torch.corrcoef(torch.stack((a, b)))[0, 1]) < 0.6  # BAdam's share one draw
+        assert not torch.equal(a, b)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 1000), (2, 300, 1000), (500, 40)])
+@pytest.mark.parametrize("fraction", [0.001, 0.1, 0.3, 1.0])
+def test_the_largest_momentum_is_the_same_on_both_devices(shape, fraction: float) -> None:
+    torch.manual_seed(0)
+    m = torch.randn(shape)
+    m.flatten()[::3] = m.flatten()[0]  # ties
+    lead = len(shape) > 1
+    for tensor in (m, torch.zeros(shape)):
+        assert torch.equal(
+            largest(tensor, fraction, lead), largest(tensor.cuda(), fraction, lead).cpu()
+        )
 
 
 def test_an_optimizer_that_cannot_be_captured_runs_as_it_is() -> None:

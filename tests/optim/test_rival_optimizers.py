@@ -9,6 +9,8 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from longtail import ContinualAdamW
 from longtail.optim.adam_rel import restart_time
@@ -171,6 +173,91 @@ def test_badam_moves_means_by_their_width_and_narrows_where_the_loss_is_curved()
     optimizer.train()
     optimizer.eval()
     torch.testing.assert_close(params[0].detach(), mean[0] + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings"),
+    [(UPGD, {"noise": 0.1}), (UPGD, {"adaptive": False}), (BAdam, {"width": 0.1, "examples": 9.0})],
+)
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_counts_and_rates_on_the_device_give_the_same_numbers(cls, settings, lead) -> None:
+    params = [nn.Parameter(torch.randn(*lead, *shape)) for shape in ((4, 3), (5,))]
+    seed = torch.tensor([3, 4]) if lead else 3
+    given = {**settings, "weight_decay": 0.1, "lead": lead, "seed": seed}
+    twins, rate = copy.deepcopy(params), torch.tensor(0.1)
+    plain, captured = cls(params, lr=0.1, **given), cls(twins, lr=rate, capturable=True, **given)
+    for step in range(12):
+        factor = 1 - step / 12
+        plain.param_groups[0]["lr"] = 0.1 * factor
+        rate.fill_(0.1 * factor)
+        for p, twin in zip(params, twins, strict=True):
+            p.grad = twin.grad = torch.randn_like(p)
+        if step % 3 == 0:  # their counts differ
+            params[1].grad = twins[1].grad = None
+        if cls is BAdam and step in (4, 8):
+            for optimizer in (plain, captured):
+                optimizer.eval()
+                optimizer.train()
+        plain.step()
+        captured.step()
+        for p, twin in zip(params, twins, strict=True):
+            torch.testing.assert_close(p, twin, rtol=1e-4, atol=1e-6)
+
+
+class OnTheDevice(TorchDispatchMode):
+    """Refuses to bring numbers from the host, which a captured step cannot do."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for value in tree_leaves((args, kwargs, found)):
+            assert not isinstance(value, torch.Tensor) or value.is_meta, func
+        return found
+
+
+@pytest.mark.parametrize("cls", [UPGD, BAdam])
+def test_a_capturable_step_leaves_the_host_alone(cls) -> None:
+    """Meta tensors have no values: a step that asks for one raises, and cannot be captured."""
+
+    def step_twice(capturable: bool) -> None:
+        weight = nn.Parameter(torch.empty(2, 3, device="meta"))
+        rate = torch.tensor(0.1, device="meta")
+        optimizer = cls([weight], lr=rate, capturable=capturable, lead=(2,), seed=torch.arange(2))
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()  # makes what later ones find
+        with OnTheDevice():
+            optimizer.step()
+
+    step_twice(True)
+    with pytest.raises(AssertionError):
+        step_twice(False)
+
+
+@pytest.mark.parametrize("cls", [UPGD, BAdam])
+def test_a_restart_in_place_is_a_new_optimizer_of_these_parameters(cls) -> None:
+    params = parameters()
+    optimizer = cls(params, lr=0.1, capturable=True)
+    for _ in range(3):
+        set_gradients(params)
+        optimizer.step()
+    if cls is BAdam:
+        optimizer.eval()
+    kept = {name: value.data_ptr() for name, value in optimizer.state[params[1]].items()}
+    other = {name: value.clone() for name, value in optimizer.state[params[0]].items()}
+    optimizer.restart([params[1]])
+    twin = nn.Parameter(params[1].detach().clone())
+    alone = cls([nn.Parameter(torch.zeros(1)), twin], lr=0.1, capturable=True)
+    if cls is BAdam:
+        optimizer.train()
+    assert torch.equal(params[1], twin)  # nothing is drawn of it before its first step
+    params[0].grad, params[1].grad = None, torch.randn_like(twin)
+    twin.grad = params[1].grad
+    optimizer.step()
+    alone.step()
+    assert torch.equal(params[1], twin)
+    for name, value in optimizer.state[params[1]].items():
+        assert torch.equal(value, alone.state[twin][name])
+        assert value.data_ptr() == kept[name]
+    assert all(torch.equal(optimizer.state[params[0]][name], x) for name, x in other.items())
 
 
 @pytest.mark.parametrize("cls", [MoFO, UPGD, BAdam])

@@ -3,7 +3,15 @@ import pytest
 import torch
 
 from longtail.support import random
-from longtail.support.random import derive, integers, normal, permutation, sample, uniform
+from longtail.support.random import (
+    NormalStreams,
+    derive,
+    integers,
+    normal,
+    permutation,
+    sample,
+    uniform,
+)
 
 SEEDS = torch.tensor([0, 1, 7, 2**62, -3])
 
@@ -154,3 +162,16 @@ def test_a_stream_that_is_too_short_is_read_further(monkeypatch):
 def test_a_sample_that_cannot_be_is_refused(k):
     with pytest.raises(ValueError, match=f"Invalid k: {k}"):
         sample(5, k, 0)
+
+
+@pytest.mark.parametrize("seed", [5, 2**63 - 1, SEEDS])
+def test_streams_give_what_normal_gives_for_keys_that_are_tensors(seed):
+    sizes, keys = [6, 1, 7, 0], [("noise", 0), ("noise", 3), ("other", -1), ("noise",)]
+    streams = NormalStreams(sizes, seed, keys, "cpu")
+    for last in ([1, 1, 1, 1], [2, 900, 0, 4]):
+        drawn = streams.draw(torch.tensor(last))
+        for n, key, t, numbers in zip(sizes, keys, last, drawn, strict=True):
+            wanted = normal(n, seed, *key, t)
+            assert numbers.shape == wanted.shape
+            assert numbers.dtype == torch.float32
+            torch.testing.assert_close(numbers, wanted, rtol=1e-6, atol=1e-6)

@@ -17,7 +17,9 @@ from longtail.runs.config import resolve
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence, TensorExamples
 from longtail.tasks.task_models import TaskModel
 from longtail.training import Run, TrainSettings, train
+from longtail.training import optimizer as run_optimizer
 from longtail.training.boundary import policy_for
+from longtail.training.cuda_graphs import GraphStep
 from longtail.training.optimizer_class import find_optimizer
 
 REL = "longtail.optim.adam_rel:restart_time"
@@ -57,8 +59,11 @@ class OwnHeads(TaskModel):
         return self.trunk(x).tanh() @ self.head.T
 
 
-def make_run(rival: str, seed: int | list[int], rates=(1e-2,), model=make_model, **more) -> Run:
-    optimizer, policy, optim = RIVALS[rival]
+def make_run(
+    rival: str, seed: int | list[int], rates=(1e-2,), model=make_model, policy=None, **more
+) -> Run:
+    optimizer, own, optim = RIVALS[rival]
+    policy = policy or own
     torch.manual_seed(0)
     table = TensorExamples(torch.randn(60, 5), torch.randint(3, (60,)))
     parts = Segments(BOUNDS)
@@ -107,6 +112,37 @@ def test_resuming_after_any_step_continues_bit_for_bit(rival: str) -> None:
         for a, b in zip(whole.model.parameters(), again.model.parameters(), strict=True):
             assert torch.equal(a, b)
         assert whole.matrix.last.tolist() == again.matrix.last.tolist()
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_every_rival_has_a_form_for_a_graph(rival: str) -> None:
+    optimizer, _, optim = RIVALS[rival]
+    assert find_optimizer(optimizer).capture_options(optim) == {"capturable": True}
+
+
+@pytest.mark.parametrize("model", [make_model, lambda _seed: OwnHeads()], ids=["plain", "heads"])
+@pytest.mark.parametrize("policy", ["carry", "reset"])
+@pytest.mark.parametrize("rival", ["upgd", "badam"])
+def test_steps_as_a_graph_takes_them_equal_plain_ones(
+    rival: str, policy: str, model, monkeypatch
+) -> None:
+    """What a graph would replay, run as it is: padded, with counts and rates as tensors."""
+    plain = make_run(rival, [3, 4], (1e-2, 3e-3), model, policy, schedule="linear")
+    monkeypatch.setattr(run_optimizer, "captures", lambda *_: True)
+    graph = make_run(rival, [3, 4], (1e-2, 3e-3), model, policy, schedule="linear")
+    graph.take_step = GraphStep(graph, capture=False)
+    addresses: set[tuple[int, ...]] = set()
+
+    def look(run: Run) -> None:
+        if run.position.task and len(run.optimizer.state) == len(run.parameters):
+            states = run.optimizer.state.values()
+            addresses.add(tuple(x.data_ptr() for state in states for x in state.values()))
+
+    train(plain)
+    train(graph, on_step=look)
+    assert len(addresses) == 1  # a graph finds everything where it was
+    for a, b in zip(plain.model.parameters(), graph.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("rival", RIVALS)

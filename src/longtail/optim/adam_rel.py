@@ -13,8 +13,6 @@ A policy in a run: `--optimizer longtail.optim.adam_rel:restart_time`; in a loop
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -39,15 +37,13 @@ def restart_time(
             raise ValueError(
                 f"{type(optimizer).__name__} counts no steps: its state has {known or 'nothing'}"
             )
-        _to_zero(state)
+    counts = [state["step"] for state in optimizer.state.values()]
+    on_device = [count for count in counts if isinstance(count, Tensor)]
+    if on_device:  # in place: kernels and captured steps point at them
+        torch._foreach_zero_(on_device)
+    for state in optimizer.state.values():
+        if not isinstance(state["step"], Tensor):
+            state["step"] = 0
 
 
 restart_time.elementwise = True  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def _to_zero(state: dict[str, Any]) -> None:
-    """In place where it is a tensor, which kernels and captured steps point at."""
-    if isinstance(state["step"], Tensor):
-        state["step"].zero_()
-    else:
-        state["step"] = 0

@@ -18,7 +18,7 @@ optimizer that has the two modes. The draws are a function of seed, parameter an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -26,7 +26,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from longtail.optim.upgd import noise_like
+from longtail.optim._torch import graph_capture_health_check
+from longtail.optim.noise import Member, Noise, corrected, counts_of, new_count, scale
 from longtail.support.random import Seed
 
 
@@ -42,6 +43,7 @@ class BAdam(Optimizer):
         weight_decay: decoupled, of the means.
         width: :math:`\sigma_0`.
         examples: n, how many examples a gradient stands for in the update of the widths.
+        capturable: keep the step counts on the device, for CUDA graphs.
         lead: the leading dimensions of replicas in a stack.
         seed: an int, or one per replica.
 
@@ -72,13 +74,14 @@ class BAdam(Optimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         *,
         width: float = 0.01,
         examples: float = 1.0,
+        capturable: bool = False,
         lead: tuple[int, ...] = (),
         seed: Seed = 0,
     ) -> None:
@@ -96,73 +99,134 @@ class BAdam(Optimizer):
             "weight_decay": weight_decay,
             "width": width,
             "examples": examples,
+            "capturable": capturable,
             "lead": len(lead),
             "seed": seed,
             "drawn": False,  # whether the parameters are a draw, or the means
         }
         super().__init__(params, defaults)
+        self._noise = Noise("badam")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._noise = Noise("badam")  # what it has made ready is for other seeds
+        for group in self.param_groups:
+            group.setdefault("capturable", False)  # not in states from before it was there
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
         """Perform a single optimization step, and make the next draw."""
+        graph_capture_health_check(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for i, p in enumerate(group["params"]):
-                if p.grad is not None:
-                    self._update(p, i, group)
-                    self._draw(p, i, group)
+            members = self._members(group)
+            if members:
+                self._update(members, group)
+                self._draw(members, group)
             group["drawn"] = True
         return loss
 
-    def _update(self, p: Tensor, number: int, group: dict[str, Any]) -> None:
-        state, (beta1, beta2) = self.state[p], group["betas"]
-        if not state:
-            state["step"] = torch.zeros(())
-            state |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            state |= {"mean": p.detach().clone(), "std": torch.full_like(p, group["width"])}
-        g, mean, std = p.grad, state["mean"], state["std"]
-        assert g is not None
-        if group["drawn"] and state["step"] > 0:
-            half = g * self._noise(p, number, group)
-            half.mul_(std).mul_(group["examples"] / 2)  # n σ g ε / 2
-            shrunk = torch.sqrt(1 + half.square()).sub_(half).mul_(std)
-        else:  # at the mean ε is 0
-            shrunk = std.clone()
-        state["step"] += 1
-        t = state["step"].item()
-        state["exp_avg"].lerp_(g, 1 - beta1)
-        state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        root = (state["exp_avg_sq"] / (1 - beta2**t)).sqrt_().add_(group["eps"])
-        rate = group["lr"] * (std / group["width"]).square_()
-        mean.mul_(1 - group["lr"] * group["weight_decay"])
-        mean.sub_(rate * state["exp_avg"] / (1 - beta1**t) / root)
-        std.copy_(shrunk)
+    def restart(self, params: Iterable[Tensor]) -> None:
+        """Make the state of some parameters that of new ones, in the tensors that are there."""
+        width = {id(p): group["width"] for group in self.param_groups for p in group["params"]}
+        for p in params:
+            state = self.state.get(p)
+            if state:
+                torch._foreach_zero_([state[name] for name in ("step", "exp_avg", "exp_avg_sq")])
+                state["mean"].copy_(p.detach())
+                state["std"].fill_(width[id(p)])
 
-    def _noise(self, p: Tensor, number: int, group: dict[str, Any]) -> Tensor:
-        return noise_like(p, group, "badam", number, int(self.state[p]["step"]))
+    def _members(self, group: dict[str, Any]) -> list[Member]:
+        """The parameters that have a gradient, with their state, made where it is missing."""
+        found: list[Member] = []
+        for i, p in enumerate(group["params"]):
+            if p.grad is None:
+                continue
+            state = self.state[p]
+            if not state:
+                state["step"] = new_count(p, group)
+                state |= {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                state |= {"mean": p.detach().clone(), "std": torch.full_like(p, group["width"])}
+            found.append(Member(i, p, state))
+        return found
 
-    def _draw(self, p: Tensor, number: int, group: dict[str, Any]) -> None:
-        state = self.state[p]
-        p.copy_(torch.addcmul(state["mean"], state["std"], self._noise(p, number, group)))
+    def _update(self, members: list[Member], group: dict[str, Any]) -> None:
+        lr, (beta1, beta2) = group["lr"], group["betas"]
+        grads: list[Tensor] = [m.param.grad for m in members]  # pyright: ignore
+        mean, std, first, second = (
+            [m.state[name] for m in members] for name in ("mean", "std", "exp_avg", "exp_avg_sq")
+        )
+        rate = list(torch._foreach_div(std, group["width"]))
+        torch._foreach_mul_(rate, rate)
+        scale(rate, lr)
+        self._narrow(members, group)
+        torch._foreach_add_([m.state["step"] for m in members], 1)
+        counts = counts_of(members, group)
+        torch._foreach_lerp_(first, grads, 1 - beta1)
+        scale(second, beta2)
+        torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+        root = corrected(second, beta2, counts)
+        torch._foreach_sqrt_(root)
+        torch._foreach_add_(root, group["eps"])
+        scale(mean, 1 - lr * group["weight_decay"])
+        torch._foreach_mul_(rate, first)
+        moves = corrected(rate, beta1, counts)
+        torch._foreach_div_(moves, root)
+        torch._foreach_sub_(mean, moves)
+
+    def _narrow(self, members: list[Member], group: dict[str, Any]) -> None:
+        """Update the widths by the gradient at the draw; where that was the mean, ε is 0."""
+        if not group["capturable"]:
+            members = [m for m in members if m.state["step"] > 0]
+        if not group["drawn"] or not members:
+            return
+        std = [m.state["std"] for m in members]
+        grads: list[Tensor] = [m.param.grad for m in members]  # pyright: ignore
+        half = list(torch._foreach_mul(grads, self._epsilon(members, group)))
+        torch._foreach_mul_(half, std)
+        scale(half, group["examples"] / 2)  # n σ g ε / 2
+        factor = torch._foreach_mul(half, half)
+        torch._foreach_add_(factor, 1)
+        torch._foreach_sqrt_(factor)
+        torch._foreach_sub_(factor, half)
+        torch._foreach_mul_(std, factor)
+
+    def _epsilon(self, members: list[Member], group: dict[str, Any]) -> list[Tensor]:
+        """ε of the draw that the parameters are: none has been made of one that took no step."""
+        noise = self._noise.draw(members, group)
+        if group["capturable"]:
+            drawn = torch.stack([m.state["step"] for m in members]).sign()
+            torch._foreach_mul_(noise, [x.to(n.dtype) for x, n in zip(drawn, noise, strict=True)])
+        return noise
+
+    def _draw(self, members: list[Member], group: dict[str, Any]) -> None:
+        mean, std = ([m.state[name] for m in members] for name in ("mean", "std"))
+        drawn = torch._foreach_addcmul(mean, std, self._epsilon(members, group))
+        torch._foreach_copy_([m.param for m in members], drawn)
 
     @torch.no_grad()
     def train(self) -> None:
         """Put a draw into the parameters; nothing where it is there."""
         for group in self.param_groups:
-            for i, p in enumerate(group["params"]):
-                if not group["drawn"] and self.state[p]:
-                    self.state[p]["mean"].copy_(p)  # somebody may have changed them
-                    self._draw(p, i, group)
+            members = [] if group["drawn"] else self._known(group)
+            if members:  # somebody may have changed the means
+                torch._foreach_copy_([m.state["mean"] for m in members], [m.param for m in members])
+                self._draw(members, group)
             group["drawn"] = True
 
     @torch.no_grad()
     def eval(self) -> None:
         """Put the means into the parameters; nothing where they are there."""
         for group in self.param_groups:
-            for p in group["params"]:
-                if group["drawn"] and self.state[p]:
-                    p.copy_(self.state[p]["mean"])
+            members = self._known(group) if group["drawn"] else []
+            if members:
+                torch._foreach_copy_([m.param for m in members], [m.state["mean"] for m in members])
             group["drawn"] = False
+
+    def _known(self, group: dict[str, Any]) -> list[Member]:
+        """The parameters that have a state."""
+        found = [Member(i, p, self.state.get(p, {})) for i, p in enumerate(group["params"])]
+        return [member for member in found if member.state]

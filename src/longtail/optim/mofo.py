@@ -91,5 +91,8 @@ def largest(m: Tensor, fraction: float, lead: int) -> Tensor:
     size = m.abs()
     flat = size.reshape(*size.shape[:lead], -1)
     count = max(1, round(fraction * flat.shape[-1]))
-    least = flat.kthvalue(flat.shape[-1] - count + 1, -1).values
+    if flat.is_cuda:  # where kthvalue is the work of one block a replica, however large that is
+        least = flat.topk(count, -1, sorted=False).values.amin(-1)
+    else:
+        least = flat.kthvalue(flat.shape[-1] - count + 1, -1).values
     return size >= least.reshape(least.shape + (1,) * (m.dim() - lead))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,13 @@ from torch.optim import Optimizer
 from longtail.optim.wrappers import layers_of
 
 CHOICES = ("reset", "keep")
+
+
+@runtime_checkable
+class Restarts(Protocol):
+    """An optimizer that can make the state of some parameters new, in the tensors it has."""
+
+    def restart(self, params: Iterable[Tensor]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -186,11 +193,16 @@ def restart(optimizer: Optimizer, parameters: Iterable[Tensor], *, in_place: boo
     """Make the state of some parameters of an optimizer that is not ours that of a new one.
 
     Args:
-        in_place: keep its tensors, to which somebody points; its names have to be known.
+        in_place: keep its tensors, to which somebody points; its names have to be known, or its
+            class has a `restart` of its own.
     """
     if not in_place:
         for parameter in parameters:
             optimizer.state.pop(parameter, None)
+        return
+    if isinstance(optimizer, Restarts):
+        with torch.no_grad():
+            optimizer.restart(parameters)
         return
     _, _, moments = _known(optimizer, "a captured step")
     group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}

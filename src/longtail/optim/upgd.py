@@ -16,7 +16,7 @@ see what the single run sees.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -24,7 +24,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from longtail.support.random import Seed, normal
+from longtail.optim._torch import graph_capture_health_check
+from longtail.optim.noise import Member, Noise, corrected, counts_of, new_count, scale
+from longtail.support.random import Seed
 
 
 class UPGD(Optimizer):
@@ -40,6 +42,7 @@ class UPGD(Optimizer):
         utility_decay: :math:`\beta_u`.
         noise: :math:`\sigma`.
         adaptive: whether steps are Adam's; otherwise they follow the gradient.
+        capturable: keep the step counts on the device, for CUDA graphs.
         lead: the leading dimensions of replicas in a stack; each group is then one policy's.
         seed: an int, or one per replica.
 
@@ -62,7 +65,7 @@ class UPGD(Optimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -70,6 +73,7 @@ class UPGD(Optimizer):
         utility_decay: float = 0.999,
         noise: float = 0.001,
         adaptive: bool = True,
+        capturable: bool = False,
         lead: tuple[int, ...] = (),
         seed: Seed = 0,
     ) -> None:
@@ -88,75 +92,101 @@ class UPGD(Optimizer):
             "utility_decay": utility_decay,
             "noise": noise,
             "adaptive": adaptive,
+            "capturable": capturable,
             "lead": len(lead),
             "seed": seed,
         }
         super().__init__(params, defaults)
+        self._noise = Noise("upgd")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._noise = Noise("upgd")  # what it has made ready is for other seeds
+        for group in self.param_groups:
+            group.setdefault("capturable", False)  # not in states from before it was there
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
         """Perform a single optimization step."""
+        graph_capture_health_check(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        tops = [self._measure(group) for group in self.param_groups]
-        if not self.param_groups[0]["lead"]:  # all groups are parts of one model
-            known = [top for top in tops if top is not None]
-            together = (
-                torch.stack([t.to(known[0].device) for t in known]).max(0).values if known else None
-            )
-            tops = [top if top is None else together.to(top.device) for top in tops]  # pyright: ignore
-        for group, top in zip(self.param_groups, tops, strict=True):
-            if top is not None:
-                self._move(group, top)
+        found = [(self._members(group), group) for group in self.param_groups]
+        found = [(members, group) for members, group in found if members]
+        tops = [self._measure(members, group) for members, group in found]
+        if tops and not self.param_groups[0]["lead"]:  # all groups are parts of one model
+            together = torch.stack([top.to(tops[0].device) for top in tops]).max(0).values
+            tops = [together.to(top.device) for top in tops]
+        for (members, group), top in zip(found, tops, strict=True):
+            self._move(members, group, top)
         return loss
 
-    def _measure(self, group: dict[str, Any]) -> Tensor | None:
-        """Update u, m and v; the largest utility of each replica, [*lead]."""
-        largest: list[Tensor] = []
-        for p in group["params"]:
-            if p.grad is None:
-                continue
-            state = self.state[p]
-            if not state:
-                kinds = ("utility", "exp_avg", "exp_avg_sq") if group["adaptive"] else ("utility",)
-                state["step"] = torch.zeros(())
-                state |= {kind: torch.zeros_like(p) for kind in kinds}
-            state["step"] += 1
-            state["utility"].lerp_(-p.grad * p, 1 - group["utility_decay"])
-            if group["adaptive"]:
-                beta1, beta2 = group["betas"]
-                state["exp_avg"].lerp_(p.grad, 1 - beta1)
-                state["exp_avg_sq"].mul_(beta2).addcmul_(p.grad, p.grad, value=1 - beta2)
-            correction = 1 - group["utility_decay"] ** state["step"].item()
-            flat = state["utility"].reshape(*p.shape[: group["lead"]], -1)
-            largest.append(flat.max(-1).values / correction)
-        return torch.stack(largest).max(0).values if largest else None
+    def restart(self, params: Iterable[Tensor]) -> None:
+        """Make the state of some parameters that of new ones, in the tensors that are there."""
+        held = [x for p in params for x in self.state.get(p, {}).values()]
+        if held:
+            torch._foreach_zero_(held)
 
-    def _move(self, group: dict[str, Any], top: Tensor) -> None:
-        lr, (beta1, beta2) = group["lr"], group["betas"]
+    def _members(self, group: dict[str, Any]) -> list[Member]:
+        """The parameters that have a gradient, with their state, made where it is missing."""
+        kinds = ("utility", "exp_avg", "exp_avg_sq") if group["adaptive"] else ("utility",)
+        found: list[Member] = []
         for i, p in enumerate(group["params"]):
             if p.grad is None:
                 continue
             state = self.state[p]
-            t = int(state["step"])
-            utility = state["utility"] / (1 - group["utility_decay"] ** t)
-            scale = top.clamp(min=torch.finfo(top.dtype).tiny)
-            scale = scale.reshape(top.shape + (1,) * (p.dim() - top.dim()))
-            free = 1 - torch.sigmoid(utility / scale)
-            direction, rate = p.grad, lr
-            if group["adaptive"]:
-                root = (state["exp_avg_sq"] / (1 - beta2**t)).sqrt_()
-                direction = state["exp_avg"] / (1 - beta1**t) / root.add_(group["eps"])
-                rate = 2 * lr
-            if group["noise"]:
-                direction = direction + group["noise"] * noise_like(p, group, "upgd", i, t)
-            p.mul_(1 - lr * group["weight_decay"]).sub_(rate * direction * free)
+            if not state:
+                state["step"] = new_count(p, group)
+                state |= {kind: torch.zeros_like(p) for kind in kinds}
+            found.append(Member(i, p, state))
+        return found
+
+    def _measure(self, members: list[Member], group: dict[str, Any]) -> Tensor:
+        """Update u, m and v; the largest utility of each replica, [*lead]."""
+        params, grads = _with_gradients(members)
+        utility = [m.state["utility"] for m in members]
+        torch._foreach_add_([m.state["step"] for m in members], 1)
+        useful = torch._foreach_mul(torch._foreach_neg(grads), params)
+        torch._foreach_lerp_(utility, useful, 1 - group["utility_decay"])
+        if group["adaptive"]:
+            beta1, beta2 = group["betas"]
+            second = [m.state["exp_avg_sq"] for m in members]
+            torch._foreach_lerp_([m.state["exp_avg"] for m in members], grads, 1 - beta1)
+            scale(second, beta2)
+            torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+        lead = group["lead"]
+        largest = [u.reshape(*u.shape[:lead], -1).max(-1).values for u in utility]
+        counts = counts_of(members, group)
+        return torch.stack(corrected(largest, group["utility_decay"], counts)).max(0).values
+
+    def _move(self, members: list[Member], group: dict[str, Any], top: Tensor) -> None:
+        lr, (beta1, beta2), counts = group["lr"], group["betas"], counts_of(members, group)
+        params, direction = _with_gradients(members)
+        top = top.clamp(min=torch.finfo(top.dtype).tiny)
+        tops = [top.reshape(top.shape + (1,) * (p.dim() - top.dim())) for p in params]
+        utility = [m.state["utility"] for m in members]
+        free = corrected(utility, group["utility_decay"], counts)
+        torch._foreach_div_(free, tops)
+        torch._foreach_sigmoid_(free)
+        torch._foreach_neg_(free)
+        torch._foreach_add_(free, 1)  # 1 - Ū
+        if group["adaptive"]:
+            root = corrected([m.state["exp_avg_sq"] for m in members], beta2, counts)
+            torch._foreach_sqrt_(root)
+            torch._foreach_add_(root, group["eps"])
+            direction = corrected([m.state["exp_avg"] for m in members], beta1, counts)
+            torch._foreach_div_(direction, root)
+        if group["noise"]:
+            noise = self._noise.draw(members, group)
+            scale(noise, group["noise"])
+            direction = torch._foreach_add(direction, noise)
+        moves = torch._foreach_mul(direction, 2 * lr if group["adaptive"] else lr)
+        torch._foreach_mul_(moves, free)
+        scale(params, 1 - lr * group["weight_decay"])
+        torch._foreach_sub_(params, moves)
 
 
-def noise_like(p: Tensor, group: dict[str, Any], name: str, number: int, step: int) -> Tensor:
-    """Standard normal numbers in the shape of a group's parameter, each replica's its own."""
-    count = math.prod(p.shape[group["lead"] :])
-    drawn = normal(count, group["seed"], name, number, step, device=p.device)
-    return drawn.reshape(p.shape).to(p.dtype)
+def _with_gradients(members: list[Member]) -> tuple[list[Tensor], list[Tensor]]:
+    return [m.param for m in members], [m.param.grad for m in members]  # pyright: ignore

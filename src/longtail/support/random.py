@@ -17,7 +17,7 @@ may be a range: the numbers of each of its keys, stacked along a dimension in fr
 import functools
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ def uniform(n: int, seed: Seed, *key: Key, device: Device = "cpu", start: int = 
     """``n`` float64 numbers in [0, 1), positions ``start`` to ``start + n - 1`` of the stream."""
     if _numpy_serves(device, seed):
         return torch.from_numpy(_uniform_numpy(n, seed, key, start))
-    return _shift(_bits_torch(n, seed, key, device, start), 11).double() * 2.0**-53
+    return _unit(_bits_torch(n, seed, key, device, start))
 
 
 def integers(
@@ -71,11 +71,57 @@ def integers(
 
 def normal(n: int, seed: Seed, *key: Key, device: Device = "cpu") -> Tensor:
     """``n`` standard normal float32 numbers, by Box and Muller from pairs of uniform ones."""
-    u = uniform(n + n % 2, seed, *key, device=device)
+    return _normal_of(uniform(n + n % 2, seed, *key, device=device))[..., :n].float()
+
+
+class NormalStreams:
+    """Normal numbers of several streams at once, whose last keys are read on the device.
+
+    They are those that `normal` gives, stream by stream. How many kernels are launched does not
+    depend on the number of streams, and nothing comes from the host once this object is made: a
+    step that is captured in a CUDA graph draws other numbers at every replay, as its count of steps
+    says.
+
+    Args:
+        sizes: how many numbers each stream gives.
+        seed: an int, or one per replica.
+        keys: of each stream, all but the last.
+        device: where they are drawn.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], seed: Seed, keys: Sequence[tuple[Key, ...]], device: Device
+    ) -> None:
+        self.sizes, self.seed = list(sizes), seed
+        self._even = [n + n % 2 for n in sizes]  # pairs of one stream
+        places = torch.cat([torch.arange(1, n + 1) for n in self._even])
+        self._steps = (places * _signed(_GAMMA)).to(device)
+        owners = [torch.full((n,), i) for i, n in enumerate(self._even)]
+        self._owners = torch.cat(owners).to(device)
+        folds = [_signed(_fold_first(key, len(key) + 1)) for key in keys]
+        self._folds = torch.tensor(folds, device=device)
+        seeds = seed.cpu() if isinstance(seed, Tensor) else torch.tensor(_signed(seed))
+        self._seeds = _mix_torch(seeds + _signed(_GAMMA))[..., None].to(device)
+
+    def draw(self, last: Tensor) -> list[Tensor]:
+        """Float32 ``[n]``, or ``[S, n]`` for replicas, of each stream.
+
+        Args:
+            last: the last key of each stream, int64, on the device.
+        """
+        folds = _mix_torch((self._folds ^ last) + _signed(_GAMMA))
+        states = _mix_torch(self._seeds ^ folds)
+        bits = _mix_torch(states.index_select(-1, self._owners) + self._steps)
+        numbers = _normal_of(_unit(bits)).float()
+        parts = numbers.split(self._even, dim=-1)
+        return [part[..., :n] for part, n in zip(parts, self.sizes, strict=True)]
+
+
+def _normal_of(u: Tensor) -> Tensor:
     radius = torch.sqrt(-2.0 * torch.log1p(-u[..., 0::2]))
     angle = (2.0 * math.pi) * u[..., 1::2]
     pairs = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
-    return pairs.flatten(-2)[..., :n].float()
+    return pairs.flatten(-2)
 
 
 def permutation(n: int, seed: Seed, *key: Key, device: Device = "cpu") -> Tensor:
@@ -140,7 +186,12 @@ def _word(name: str) -> int:
 
 
 def _fold(key: tuple[Key, ...]) -> int:
-    folded = len(key)
+    return _fold_first(key, len(key))
+
+
+def _fold_first(key: tuple[Key, ...], length: int) -> int:
+    """A key of `length` parts folded as far as `key`, its first parts, goes."""
+    folded = length
     for part in key:
         folded = _join(folded, part)
     return folded
@@ -156,9 +207,7 @@ def _folds(key: tuple[Key, ...]) -> list[int] | None:
     """`_fold` of each key that a last part which is a range stands for; None without one."""
     if not key or not isinstance(key[-1], range):
         return None
-    folded = len(key)
-    for part in key[:-1]:
-        folded = _join(folded, part)
+    folded = _fold_first(key[:-1], len(key))
     return [_join(folded, last) for last in key[-1]]
 
 
@@ -207,6 +256,11 @@ def _signed(x: int) -> int:
 def _shift(x: Tensor, by: int) -> Tensor:
     # tensors shift arithmetically: the mask drops the copies of the sign
     return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _unit(bits: Tensor) -> Tensor:
+    """The upper 53 bits as a number in [0, 1)."""
+    return _shift(bits, 11).double() * 2.0**-53
 
 
 # A GPU would launch fifteen kernels for one `mix`, and thousands of tasks draw small numbers.

@@ -24,7 +24,7 @@ import torch
 
 from longtail.names import POLICIES, Policy
 from longtail.optim import ContinualAdam, reset
-from longtail.optim.other_optimizers import end_task_of_other
+from longtail.optim.other_optimizers import Restarts, end_task_of_other
 from longtail.training.cuda_graphs import GraphStep
 from longtail.training.optimizer import build_optimizer
 from longtail.training.optimizer_class import EndsTasks, HasModes, OptimizerClass, find_function
@@ -85,7 +85,9 @@ def end_task(run: Run, task: int) -> None:
 def _renew(run: Run) -> None:
     """An optimizer as it was when new; where steps are captured, in the tensors they point at."""
     graphs = isinstance(run.take_step, GraphStep)
-    if run.chosen.moments is None:
+    if graphs and isinstance(run.optimizer, Restarts):
+        run.optimizer.restart(run.parameters)
+    elif run.chosen.moments is None:
         parts = run.model, run.policies, run.settings, run.optim, run.seed
         run.optimizer = build_optimizer(*parts)
         run.method.optimizer = run.optimizer
