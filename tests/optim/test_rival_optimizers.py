@@ -204,6 +204,19 @@ def test_counts_and_rates_on_the_device_give_the_same_numbers(cls, settings, lea
             torch.testing.assert_close(p, twin, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_weights_of_no_use_move_by_half_the_noise(lead, capturable: bool) -> None:
+    weight = nn.Parameter(torch.zeros(*lead, 3))
+    seed = torch.tensor([3, 4]) if lead else 3
+    settings = {"noise": 0.5, "capturable": capturable, "lead": lead, "seed": seed}
+    optimizer = UPGD([weight], lr=0.1, adaptive=False, **settings)
+    weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    noise = normal(3, seed, "upgd", 0, 1)
+    torch.testing.assert_close(weight.detach(), -0.1 * 0.5 * noise / 2)
+
+
 class OnTheDevice(TorchDispatchMode):
     """Refuses to bring numbers from the host, which a captured step cannot do."""
 

@@ -159,7 +159,8 @@ class UPGD(Optimizer):
         lead = group["lead"]
         largest = [u.reshape(*u.shape[:lead], -1).max(-1).values for u in utility]
         counts = counts_of(members, group)
-        return torch.stack(corrected(largest, group["utility_decay"], counts)).max(0).values
+        found = torch.stack(corrected(largest, group["utility_decay"], counts)).max(0).values
+        return found.to(utility[0].dtype)  # one number, by a count in float64, would be that too
 
     def _move(self, members: list[Member], group: dict[str, Any], top: Tensor) -> None:
         lr, (beta1, beta2), counts = group["lr"], group["betas"], counts_of(members, group)
