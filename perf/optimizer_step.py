@@ -231,6 +231,8 @@ def cpu_part(report: Report, bars: Bars) -> None:
         other, mine, ratio = compare(theirs.step, ours.step, "cpu")
         bar = bars.cpu.get(name, 1.0)
         report.add(f"step: {name}", torch_us=other, ours_us=mine, value=ratio, at_most=bar)
+        if bars.past != "float32":
+            against_float32(report, name, shapes, ours)
         step, end, ratio = boundary_steps(ours, "cpu")
         report.add(
             f"end_task against step: {name}", torch_us=step, ours_us=end, value=ratio, at_most=2
@@ -241,6 +243,21 @@ def cpu_part(report: Report, bars: Bars) -> None:
             unit="param",
             at_most=bars.state,
         )
+
+
+def against_float32(report: Report, name: str, shapes: Shapes, ours: ContinualAdamW) -> None:
+    """The same step with v_c in float32, which stands where torch's time does: not to be slower."""
+    _, whole = optimizers(shapes, "cpu", "float32")
+    whole.step()
+    whole.end_task()
+    other, mine, ratio = compare(whole.step, ours.step, "cpu", rounds=31)
+    report.add(
+        f"step against past float32: {name}",
+        torch_us=other,
+        ours_us=mine,
+        value=ratio,
+        at_most=1,
+    )
 
 
 def import_part(report: Report, bars: Bars, rounds: int = 7) -> None:

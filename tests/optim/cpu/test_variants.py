@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from longtail.optim import ContinualAdamW
+from longtail.optim.codes import value_of
 from longtail.optim.cpu import build, step
 from longtail.runs.config import resolve
 from longtail.runs.session import RunOptions, train_run
@@ -23,14 +24,18 @@ SETS += [("-mavx2", "-mfma")] if " avx2 " in FLAGS and " fma " in FLAGS else []
 SETS += [("-mavx512f", "-mfma")] if " avx512f " in FLAGS else []
 
 
-def trained(monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...]) -> bytes:
-    """The bytes of weights and moments after two tasks, by one variant."""
+def use(monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...]) -> None:
+    """Let steps be taken by one variant."""
     assert COMPILER is not None
     try:
         lib = build.load(COMPILER, extra)
     except subprocess.SubprocessError:
         pytest.skip(f"{COMPILER} does not know {' '.join(extra)}")
     monkeypatch.setattr(step, "library", lambda: lib)
+
+
+def trained(past: str) -> bytes:
+    """The bytes of weights and moments after two tasks."""
     draw = torch.Generator().manual_seed(0)
     # 1,003: a whole number of no vector's width, so that the rest of a loop is compared too
     params = [
@@ -38,6 +43,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...]) -> bytes:
         for dtype in (torch.float32, torch.float64)
     ]
     kinds = {"first_moment": "task", "second_moment": "task", "weight_decay": 0.01}
+    kinds["past_dtype"] = past
     optimizer = ContinualAdamW(params, lr=1e-2, fused=True, **kinds)
     for _ in range(2):
         for _ in range(4):
@@ -46,12 +52,41 @@ def trained(monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...]) -> bytes:
             optimizer.step()
         optimizer.end_task()
     states = [t for p in params for t in (p.detach(), *optimizer.state[p].values())]
-    return b"".join(t.numpy().tobytes() for t in states)
+    return b"".join(t.reshape(-1).view(torch.uint8).numpy().tobytes() for t in states)
 
 
-@pytest.mark.parametrize("extra", SETS, ids=lambda extra: " ".join(extra) or "plain")
-def test_variants_give_the_same_bits(monkeypatch, extra: tuple[str, ...]):
-    assert trained(monkeypatch, extra) == trained(monkeypatch, ())
+variants = pytest.mark.parametrize("extra", SETS, ids=lambda extra: " ".join(extra) or "plain")
+
+
+@pytest.mark.parametrize("past", ["float32", "bfloat16", "uint8"])
+@variants
+def test_variants_give_the_same_bits(monkeypatch, extra: tuple[str, ...], past: str):
+    use(monkeypatch, ())
+    expected = trained(past)
+    use(monkeypatch, extra)
+    assert trained(past) == expected
+
+
+@pytest.mark.parametrize("second_moment", ["task", "task_seen"])
+@variants
+def test_a_step_reads_every_code_as_its_value(monkeypatch, extra, second_moment: str):
+    use(monkeypatch, extra)
+    codes = torch.arange(256, dtype=torch.uint8).repeat(2)[:507]  # whole blocks and a rest
+    moved = []
+    for past_dtype, past in (("uint8", codes), ("float32", value_of(codes))):
+        param = torch.nn.Parameter(torch.zeros(507))
+        param.grad = torch.full_like(param, 1e-8)
+        optimizer = ContinualAdamW(
+            [param], eps=0.0, fused=True, past_dtype=past_dtype, second_moment=second_moment
+        )
+        optimizer.step()
+        optimizer.end_task()
+        optimizer.state[param]["past_exp_avg_sq"].copy_(past)
+        param.data.zero_()  # so that no digit of the next step is lost in it
+        optimizer.step()
+        moved.append(param.detach())
+    assert torch.equal(*moved)
+    assert moved[0][:256].unique().numel() == 256  # no two codes are taken for one
 
 
 def test_a_run_says_which_variant_it_used(tmp_path: Path):

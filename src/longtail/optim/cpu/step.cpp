@@ -76,8 +76,17 @@ inline float value_of(int32_t code) {
   return as_float(code == 0 ? 0 : static_cast<uint32_t>(exponent << 23 | rest));
 }
 
-// v_c as it is kept: in T, bfloat16 (uint16_t) or code (uint8_t). Codes are made T in a loop of
-// their own, as a loop over types of many widths is slow; the others one by one, by `number`.
+// What a loop takes at once, V: one element (T), of which a compiler may make several, or Eight.
+template <class V, class T> inline V get(const T* at) { return *at; }
+template <class T> inline void put(T* at, T x) { *at = x; }
+inline float root(float x) { return std::sqrt(x); }
+inline double root(double x) { return std::sqrt(x); }
+template <class T> inline T where_zero(T x, T then, T otherwise) { return x == 0 ? then : otherwise; }
+template <class T> struct Widest { using type = T; };
+
+// v_c as it is kept: in T, bfloat16 (uint16_t) or code (uint8_t). Where elements are taken one by one,
+// codes are made T in a loop of their own, as compilers do badly with a loop over types of many
+// widths; the others are made T by `number`.
 template <class T, class X> inline const X* read(const X* past, int64_t, T*) { return past; }
 template <class T> inline T number(T x) { return x; }
 template <class T> inline T number(uint16_t x) { return as_float(static_cast<uint32_t>(x) << 16); }
@@ -88,24 +97,52 @@ template <class T> inline const T* read(const uint8_t* past, int64_t count, T* i
 }
 
 #if defined(__AVX2__)
-// 171 (code + 2) is 512 exponent + 171 digit + exponent, whose bits 6 to 8 tell the digit.
+struct Eight {
+  __m256 x;
+  Eight(__m256 all) : x(all) {}
+  explicit Eight(float each) : x(_mm256_set1_ps(each)) {}
+};
+inline Eight operator+(Eight a, Eight b) { return _mm256_add_ps(a.x, b.x); }
+inline Eight operator-(Eight a, Eight b) { return _mm256_sub_ps(a.x, b.x); }
+inline Eight operator*(Eight a, Eight b) { return _mm256_mul_ps(a.x, b.x); }
+inline Eight operator/(Eight a, Eight b) { return _mm256_div_ps(a.x, b.x); }
+inline Eight root(Eight a) { return _mm256_sqrt_ps(a.x); }
+inline Eight where_zero(Eight x, Eight then, Eight otherwise) {
+  const __m256 zero = _mm256_cmp_ps(x.x, _mm256_setzero_ps(), _CMP_EQ_OQ);
+  return _mm256_blendv_ps(otherwise.x, then.x, zero);
+}
+inline void put(float* at, Eight a) { _mm256_storeu_ps(at, a.x); }
+template <> struct Widest<float> { using type = Eight; };
+
+template <> inline Eight get<Eight>(const float* at) { return _mm256_loadu_ps(at); }
+template <> inline Eight get<Eight>(const uint16_t* at) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+
+// A code is 3 a + b, and its value has the bits of a << 23 plus those that `digits` has for b. Two
+// products with 257 code, which is its byte twice, tell a and b in the halves of a 32-bit number:
+//   10881 * 257 code >> 16 is 128 a + 42 b + 2 at most, so a is where an exponent is,
+//   340 * 257 code >> 16 is the largest whole number below 4 a + 4 b / 3, whose two lowest bits are
+//   1 and 2 for b = 1 and 2, and 3 for b = 0; for code 0 alone they are 0.
+template <> inline Eight get<Eight>(const uint8_t* at) {
+  constexpr int32_t ONE = 1 << 23, LEAST = SHIFT / 3 * ONE;  // SHIFT is 3 * 66 + 2
+  const __m256i digits = _mm256_setr_epi32(0, LEAST + ONE, LEAST + ONE + DIGIT_1, LEAST + DIGIT_2, 0,
+                                           LEAST + ONE, LEAST + ONE + DIGIT_1, LEAST + DIGIT_2);
+  const __m256i four_times = _mm256_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303, 0x04040404,
+                                               0x05050505, 0x06060606, 0x07070707);
+  int64_t codes;
+  std::memcpy(&codes, at, sizeof codes);
+  const __m256i c = _mm256_shuffle_epi8(_mm256_set1_epi64x(codes), four_times);
+  const __m256i both = _mm256_mulhi_epu16(c, _mm256_set1_epi32(10881 << 16 | 340));
+  const __m256i exponent = _mm256_and_si256(both, _mm256_set1_epi32(0xFF * ONE));
+  const __m256 digit = _mm256_permutevar_ps(_mm256_castsi256_ps(digits), both);
+  return _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_castps_si256(digit)));
+}
+
 template <> inline const float* read(const uint8_t* past, int64_t count, float* into) {
-  const __m256i digits = _mm256_add_epi32(
-      _mm256_set1_epi32((SHIFT - 2) / 3 << 23),
-      _mm256_setr_epi32(0, 0, DIGIT_1, DIGIT_1, DIGIT_1, DIGIT_2, DIGIT_2, DIGIT_2));
   int64_t j = 0;
-  for (; j + 8 <= count; j += 8) {
-    const __m256i code =
-        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(past + j)));
-    const __m256i place = _mm256_add_epi32(_mm256_madd_epi16(code, _mm256_set1_epi32(171)),
-                                           _mm256_set1_epi32(2 * 171));
-    const __m256i exponent =
-        _mm256_and_si256(_mm256_slli_epi32(place, 14), _mm256_set1_epi32(0x7F800000));
-    const __m256i digit = _mm256_permutevar8x32_epi32(digits, _mm256_srli_epi32(place, 6));
-    const __m256i zero = _mm256_cmpeq_epi32(code, _mm256_setzero_si256());
-    const __m256i bits = _mm256_andnot_si256(zero, _mm256_add_epi32(exponent, digit));
-    _mm256_storeu_ps(into + j, _mm256_castsi256_ps(bits));
-  }
+  for (; j + 8 <= count; j += 8) put(into + j, get<Eight>(past + j));
   for (; j < count; ++j) into[j] = value_of(past[j]);
   return into;
 }
@@ -124,10 +161,38 @@ struct Table {
 // What is the same for all elements of a parameter.
 template <class T> struct Factors {
   T grad, decay, l2, weight1, beta2, weight2, share1, share2, unseen, scale, eps, size;
+  template <class V> Factors<V> of() const {
+    return {V(grad),   V(decay),  V(l2),     V(weight1), V(beta2), V(weight2),
+            V(share1), V(share2), V(unseen), V(scale),   V(eps),   V(size)};
+  }
 };
 
+// Moves m and v, and returns the root that the update is divided by.
+template <bool L2, Past SECOND, class V, class T>
+inline V moments(const Factors<V>& k, const T* p, T* m, T* v, V old, const T* g) {
+  const V before = get<V>(m);
+  V grad = get<V>(g) * k.grad;
+  if (L2) grad = grad + k.l2 * (get<V>(p) * k.decay);
+  V second = get<V>(v) * k.beta2 + grad * grad * k.weight2;
+  put(m, before + (grad - before) * k.weight1);
+  put(v, second);
+  if (SECOND == ALL) second = second + k.share2 * old;
+  if (SECOND == SEEN) second = where_zero(old, second * k.unseen, second + k.share2 * old);
+  return root(second);
+}
+
+template <bool FIRST, class V, class T>
+inline void move(const Factors<V>& k, T* p, const T* m, const T* past_m, V below) {
+  V first = get<V>(m);
+  if (FIRST) first = first + k.share1 * get<V>(past_m);
+  put(p, get<V>(p) * k.decay - k.size * first / (below * k.scale + k.eps));
+}
+
+// A block of Wide goes in two loops: a processor looks ahead over so many instructions only, and
+// one loop with a root and a division in a row would keep it waiting for them.
 template <class T, bool L2, bool FIRST, Past SECOND, class X>
 void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Factors<T>& f) {
+  using Wide = typename Widest<T>::type;
   T* __restrict p = table.at<T>(P, i);
   T* __restrict m = table.at<T>(M, i);
   T* __restrict v = table.at<T>(V, i);
@@ -135,8 +200,9 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
   const T* __restrict past_m = table.at<T>(PAST_M, i);
   const T* __restrict g = table.at<T>(G, i);
   const Factors<T> k = f;
-  constexpr int64_t BLOCK = LINES * 64 / sizeof(T);
-  T buffer[BLOCK];
+  const Factors<Wide> wide = f.template of<Wide>();
+  constexpr int64_t BLOCK = LINES * 64 / sizeof(T), WIDTH = sizeof(Wide) / sizeof(T);
+  alignas(64) T buffer[BLOCK];
   for (int64_t start = begin; start < end; start += BLOCK) {
     prefetch<T, true>(p + start);
     prefetch<T, true>(m + start);
@@ -144,20 +210,23 @@ void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Fac
     prefetch<T, false>(g + start);
     if (SECOND != NONE) prefetch<T, false>(past_v + start);
     const int64_t stop = std::min(start + BLOCK, end);
+    if (WIDTH > 1 && stop - start == BLOCK) {
+      for (int64_t j = 0; j < BLOCK; j += WIDTH) {
+        const int64_t at = start + j;
+        const Wide old = SECOND == NONE ? Wide(T(0)) : get<Wide>(past_v + at);
+        put(buffer + j, moments<L2, SECOND>(wide, p + at, m + at, v + at, old, g + at));
+      }
+      for (int64_t j = 0; j < BLOCK; j += WIDTH) {
+        const int64_t at = start + j;
+        move<FIRST>(wide, p + at, m + at, past_m + at, get<Wide>(buffer + j));
+      }
+      continue;
+    }
     const auto* __restrict before = read<T>(past_v + start, stop - start, buffer);
     for (int64_t j = start; j < stop; ++j) {
-      const T value = p[j] * k.decay;
-      T grad = g[j] * k.grad;
-      if (L2) grad += k.l2 * value;
-      T first = m[j] + (grad - m[j]) * k.weight1;
-      T second = v[j] * k.beta2 + grad * grad * k.weight2;
-      m[j] = first;
-      v[j] = second;
-      if (FIRST) first += k.share1 * past_m[j];
       const T old = SECOND == NONE ? T(0) : number<T>(before[j - start]);
-      if (SECOND == ALL) second += k.share2 * old;
-      if (SECOND == SEEN) second = old == 0 ? second * k.unseen : second + k.share2 * old;
-      p[j] = value - k.size * first / (std::sqrt(second) * k.scale + k.eps);
+      const T below = moments<L2, SECOND>(k, p + j, m + j, v + j, old, g + j);
+      move<FIRST>(k, p + j, m + j, past_m + j, below);
     }
   }
 }
