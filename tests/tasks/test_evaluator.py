@@ -124,8 +124,8 @@ def test_regression_does_not_depend_on_the_batches():
 
     expected = [(Sum()(x) - y).square().double().mean() for _, _, (x, y) in tasks]
     found = [evaluate(Sum(), sequence, batch_size=b) for b in (1, 13, 400, 4000)]
-    assert all((scores == found[0]).all() for scores in found)
-    assert found[0] == pytest.approx(np.array(expected), rel=1e-12)
+    for scores in found:  # in float64 the order of a sum may change its last digit alone
+        assert scores == pytest.approx(np.array(expected), rel=1e-13, abs=0)
 
 
 def test_a_task_without_tests_scores_nan(sequence):
