@@ -73,7 +73,7 @@ def overhead(tasks: int, repeats: int):
     sequence = make_sequence(tasks)
     for policy in OPTIMIZERS:
         for every in (0, 50):
-            for method in METHODS:
+            for method in LOOPS:
                 bare, ours = [], []
                 for _ in range(repeats):  # in turn, so that both see the same noise
                     b = Bare(tasks, OPTIMIZERS[policy], every=every, own_scores=every > 0)
