@@ -108,7 +108,7 @@ def advance(run: Run, task: int) -> None:
 
 def flatness(tasks: int):
     sequence = make_sequence(tasks)
-    for method in METHODS:
+    for method in LOOPS:
         late = library_run(sequence, method, "continual", 0, evaluate=True)
         advance(late, 500)
         before = resident()
