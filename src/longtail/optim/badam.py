@@ -23,15 +23,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from longtail.optim._torch import graph_capture_health_check
-from longtail.optim.noise import Member, Noise, corrected, counts_of, new_count, scale
+from longtail.optim.noise import DrawingOptimizer, Member, corrected, counts_of, new_count, scale
 from longtail.support.random import Seed
 
 
-class BAdam(Optimizer):
+class BAdam(DrawingOptimizer):
     r"""Adam over the means of Gaussian weights, whose widths shrink where the loss is curved.
 
     Keeps mean and width of each weight beside Adam's two moments. Knows of no boundary.
@@ -69,6 +68,7 @@ class BAdam(Optimizer):
         https://arxiv.org/abs/1803.10123
     """
 
+    stream = "badam"
     elementwise = True
 
     def __init__(
@@ -105,13 +105,6 @@ class BAdam(Optimizer):
             "drawn": False,  # whether the parameters are a draw, or the means
         }
         super().__init__(params, defaults)
-        self._noise = Noise("badam")
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._noise = Noise("badam")  # what it has made ready is for other seeds
-        for group in self.param_groups:
-            group.setdefault("capturable", False)  # not in states from before it was there
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore

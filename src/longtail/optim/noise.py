@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
 
 from longtail.support.random import NormalStreams, normal
 
@@ -101,3 +103,19 @@ class Noise:
 def _keys(members: Sequence[Member], device: torch.device) -> Tensor:
     """The steps as int64 on a device."""
     return torch.stack([m.state["step"] for m in members]).to(device, torch.int64)
+
+
+class DrawingOptimizer(Optimizer):
+    """An optimizer whose steps draw noise, in the name of `stream`."""
+
+    stream: str
+
+    def __init__(self, params: ParamsT, defaults: Group) -> None:
+        super().__init__(params, defaults)
+        self._noise = Noise(self.stream)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._noise = Noise(self.stream)  # what it has made ready is for other seeds
+        for group in self.param_groups:
+            group.setdefault("capturable", False)  # not in states from before it was there

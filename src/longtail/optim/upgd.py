@@ -21,15 +21,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from longtail.optim._torch import graph_capture_health_check
-from longtail.optim.noise import Member, Noise, corrected, counts_of, new_count, scale
+from longtail.optim.noise import DrawingOptimizer, Member, corrected, counts_of, new_count, scale
 from longtail.support.random import Seed
 
 
-class UPGD(Optimizer):
+class UPGD(DrawingOptimizer):
     r"""Steps that are smaller where a weight is useful, with noise where it is not.
 
     Keeps u beside Adam's m and v, or u alone with ``adaptive=False``. Knows of no boundary.
@@ -60,6 +59,7 @@ class UPGD(Optimizer):
         https://arxiv.org/abs/2404.00781
     """
 
+    stream = "upgd"
     elementwise = True  # replicas do not meet: a stack says which dimension they are
 
     def __init__(
@@ -97,13 +97,6 @@ class UPGD(Optimizer):
             "seed": seed,
         }
         super().__init__(params, defaults)
-        self._noise = Noise("upgd")
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._noise = Noise("upgd")  # what it has made ready is for other seeds
-        for group in self.param_groups:
-            group.setdefault("capturable", False)  # not in states from before it was there
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
