@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from longtail import ContinualAdamW
 from longtail.optim.adam_rel import restart_time
 from longtail.optim.badam import BAdam
-from longtail.optim.mofo import MoFO
+from longtail.optim.mofo import MoFO, largest
 from longtail.optim.upgd import UPGD
 from longtail.support.random import normal
 
@@ -36,6 +36,18 @@ def set_gradients(params: list[nn.Parameter]) -> list[torch.Tensor]:
     for p in params:
         p.grad = torch.randn_like(p)
     return [p.grad.clone() for p in params]  # pyright: ignore
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("shape", "lead"), [((3, 40, 7), 1), ((40,), 0), ((), 0), ((2, 1), 1)])
+@pytest.mark.parametrize("fraction", [0.05, 0.3, 1.0])
+def test_mofo_finds_what_sorting_finds(dtype, shape, lead, fraction) -> None:
+    m = torch.randn(shape).to(dtype)
+    found = largest(m, fraction, lead).reshape(*shape[:lead], -1)
+    flat = m.abs().reshape(*shape[:lead], -1)
+    count = max(1, round(fraction * flat.shape[-1]))
+    least = flat.sort(-1, descending=True).values[..., count - 1 : count]
+    assert torch.equal(found, flat >= least)
 
 
 @pytest.mark.parametrize("second_moment", ["reset", "task"])

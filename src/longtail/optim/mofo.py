@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from longtail.optim.continual_adamw import ContinualAdamW
+
+HALF = 2  # bytes of the numbers that NumPy has no type for, or is slow with
 
 
 class MoFO(ContinualAdamW):
@@ -91,8 +94,11 @@ def largest(m: Tensor, fraction: float, lead: int) -> Tensor:
     size = m.abs()
     flat = size.reshape(*size.shape[:lead], -1)
     count = max(1, round(fraction * flat.shape[-1]))
-    if flat.is_cuda:  # where kthvalue is the work of one block a replica, however large that is
+    if flat.device.type == "cpu":  # NumPy's partition takes a tenth of the time of kthvalue
+        place = flat.shape[-1] - count
+        numbers = flat.float() if flat.element_size() == HALF else flat
+        found = np.partition(numbers.numpy(), place, -1)[..., place]
+        least = torch.from_numpy(np.asarray(found)).to(flat.dtype)
+    else:  # where kthvalue is the work of one block a replica, however large that is
         least = flat.topk(count, -1, sorted=False).values.amin(-1)
-    else:
-        least = flat.kthvalue(flat.shape[-1] - count + 1, -1).values
     return size >= least.reshape(least.shape + (1,) * (m.dim() - lead))
