@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 import tomli_w
 
-from longtail.methods import METHODS, Finetune
+from longtail.methods import METHODS, Finetune, Reservoir
+from longtail.names import BENCHMARKS
+from longtail.runs import config as settings
 from longtail.runs.config import (
     cannot_stack,
     method_names,
@@ -280,3 +282,35 @@ def test_a_past_in_fewer_bytes_is_another_run_and_float32_is_the_run_it_was():
     assert stack_key(other) == stack_key(usual)
     with pytest.raises(ValueError, match="past_dtype"):
         resolve("toy", sets=["policy.past_dtype=int4"])
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize(
+    ("variant", "base"),
+    [
+        ("agem_routed", "agem"),
+        ("ewc_routed", "ewc"),
+        ("reservoir_l2", "reservoir"),
+        ("reservoir_ewc_adam", "reservoir"),
+        ("reservoir_coma", "reservoir"),
+        ("reservoir_cofima", "reservoir"),
+        ("reservoir_cofima", "cofima"),
+    ],
+)
+def test_a_variant_has_the_settings_that_the_benchmark_gives_its_base(benchmark, variant, base):
+    own, those = ({o.key: o.default for o in options(benchmark, m)} for m in (variant, base))
+    shared = [key for key in those if key.startswith("methods.") and key in own]
+    assert shared
+    assert {key: own[key] for key in shared} == {key: those[key] for key in shared}
+
+
+def test_a_derived_method_without_a_setting_of_its_base_is_left_without_it(monkeypatch):
+    class Whole(Reservoir):
+        name = "whole"
+
+        @dataclass
+        class Settings:
+            pass
+
+    monkeypatch.setattr(settings, "method_class", lambda method: Whole)
+    assert [o.key for o in options("toy", "whole") if o.table == "methods"] == []

@@ -90,8 +90,13 @@ class MoFO(ContinualAdamW):
 
 
 def largest(m: Tensor, fraction: float, lead: int) -> Tensor:
-    """Which entries of m are among the largest `fraction` of a replica's; at least one."""
+    """Which entries of m are among the largest `fraction` of a replica's; at least one.
+
+    None without momentum is: it would be moved by weight decay alone.
+    """
     size = m.abs()
+    if not size.numel():
+        return size > 0
     flat = size.reshape(*size.shape[:lead], -1)
     count = max(1, round(fraction * flat.shape[-1]))
     if flat.device.type == "cpu":  # NumPy's partition takes a tenth of the time of kthvalue
@@ -101,4 +106,4 @@ def largest(m: Tensor, fraction: float, lead: int) -> Tensor:
         least = torch.from_numpy(np.asarray(found)).to(flat.dtype)
     else:  # where kthvalue is the work of one block a replica, however large that is
         least = flat.topk(count, -1, sorted=False).values.amin(-1)
-    return size >= least.reshape(least.shape + (1,) * (m.dim() - lead))
+    return (size >= least.reshape(least.shape + (1,) * (m.dim() - lead))) & (size > 0)

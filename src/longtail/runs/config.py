@@ -8,7 +8,7 @@ table    dataclass                                    defaults overridden by
 ======== ============================================ =================================
 data     the benchmark's ``Settings``                 nothing
 train    ``TrainSettings``                            its ``train``, ``method_train[method]``
-methods  the method's ``Settings``                    the benchmark's ``method_settings``
+methods  the method's ``Settings``                    ``method_settings`` of it and its bases
 policy   ``POLICY_FIELDS`` of ``Policy``               the named optimizer policy
 optim    arguments of the class ``train.optimizer``   nothing
 ======== ============================================ =================================
@@ -206,10 +206,24 @@ def options(
         *head,
         *_fields("data", spec.Settings, {}),
         *(o for o in _fields("train", TrainSettings, train) if o.name not in foreign),
-        *_fields("methods", cls.Settings, spec.method_settings.get(method, {})),
+        *_fields("methods", cls.Settings, _method_settings(spec, method, cls)),
         *_policy_options(policy, chosen),
         *(_option("optim", s, f"of {chosen.name}") for s in chosen.settings()),
     ]
+
+
+def _method_settings(
+    spec: benchmarks.BenchmarkSpec[Any], method: str, cls: type[Method]
+) -> dict[str, Any]:
+    """What the benchmark sets of a method, or else of the methods that it is derived from.
+
+    A variant so differs from its base by what it adds, and their rows can be compared.
+    """
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        found |= spec.method_settings.get(str(vars(base).get("name", "")), {})
+    inherited = {k: v for k, v in found.items() if k in _hints(cls.Settings)}
+    return {**inherited, **spec.method_settings.get(method, {})}
 
 
 def _policy_options(policy: Policy, chosen: OptimizerClass) -> list[Option]:

@@ -34,11 +34,13 @@ def _metrics(run: Run) -> dict[str, Any]:
     """What was measured: numbers, or arrays [P, S] of a stack."""
     main = run.sequence.objective.score_name
     further = {n: summary(m) for n, m in run.matrices.items() if n not in (main, AVERAGE)}
+    averaged = {n: further.pop(n) for n in list(further) if n.startswith(f"{AVERAGE}_")}
     found = _of_weights(run, run.matrix, run.evaluate or Evaluator(), further)
     if run.average is not None:
         matrix, evaluator = run.matrices[AVERAGE], run.evaluate_average or Evaluator()
         with run.average.applied():
-            found[AVERAGE] = {**_of_weights(run, matrix, evaluator, {}), **_curve(run)}
+            named = {n.removeprefix(f"{AVERAGE}_"): m for n, m in averaged.items()}
+            found[AVERAGE] = {**_of_weights(run, matrix, evaluator, named), **_curve(run)}
     return found
 
 

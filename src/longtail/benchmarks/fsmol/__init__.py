@@ -110,9 +110,7 @@ SPEC = BenchmarkSpec(
     method_settings={
         # a backward pass a batch: squaring each molecule's gradient takes longer than training
         "ewc": {"strength": 10.0, "fisher": "batch"},
-        "ewc_routed": {"strength": 10.0, "fisher": "batch"},
         "cofima": {"fisher": "batch"},
-        "reservoir_cofima": {"fisher": "batch"},
         "ewcpp": {"strength": 1e4, "decay": 0.9},
         "reservoir": {"buffer": 3863},  # 1% of the training molecules
         "derpp": {"buffer": 3863},

@@ -186,9 +186,7 @@ SPEC = BenchmarkSpec(
     method_settings={
         # one backward pass per 16 examples: the gradients of single ones would be 135 M numbers
         "ewc": {"strength": 2.0, "fisher": "batch", "fisher_cap": 256},
-        "ewc_routed": {"strength": 2.0, "fisher": "batch", "fisher_cap": 256},
         "cofima": {"fisher": "batch"},
-        "reservoir_cofima": {"fisher": "batch"},
         "ewcpp": {"strength": 1.0, "decay": 0.9},
         "reservoir": {"buffer": 500},
         "derpp": {"buffer": 500, "alpha": 1.0, "beta": 1.0},

@@ -233,9 +233,7 @@ SPEC = BenchmarkSpec(
     method_train={"multitask": {"evaluate_every": 0}},  # the model is done after task 1
     method_settings={
         "ewc": {"strength": 2.0, "fisher": "batch"},  # by example it takes a pass an example
-        "ewc_routed": {"strength": 2.0, "fisher": "batch"},
         "cofima": {"fisher": "batch"},
-        "reservoir_cofima": {"fisher": "batch"},
         "ewcpp": {"strength": 0.1, "decay": 0.9},
         "reservoir": {"buffer": 1400},
         "derpp": {"buffer": 1400, "alpha": 1.0, "beta": 1.0},

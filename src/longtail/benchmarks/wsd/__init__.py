@@ -187,9 +187,7 @@ SPEC = BenchmarkSpec(
     method_settings={
         # one backward pass a batch: a pair at a time would take longer than training
         "ewc": {"strength": 2.0, "fisher": "batch"},
-        "ewc_routed": {"strength": 2.0, "fisher": "batch"},
         "cofima": {"fisher": "batch"},
-        "reservoir_cofima": {"fisher": "batch"},
         "ewcpp": {"strength": 0.1, "decay": 0.9},
         "reservoir": {"buffer": 20_000},
         "derpp": {"buffer": 20_000, "alpha": 1.0, "beta": 1.0},
