@@ -115,3 +115,35 @@ def test_what_is_kept_follows_from_the_names() -> None:
     assert extra_bytes({"method": "finetune", "policy": "Adam-Rel"}) == 0
     assert stores_examples({"method": "agem_routed"})
     assert not stores_examples({"method": "lwf"})
+
+
+def test_one_buffer_on_every_benchmark_is_not_decided_by_two() -> None:
+    check = ["longtail.report.claims.rivals:table"]
+    found = [
+        {**row, "benchmark": name, "higher_is_better": True}
+        for name in ("fsmol", "mnist")
+        for row in rows()
+    ]
+    claims = run(check, found)
+    (whole,) = [c for c in claims if c["claim"].startswith("On every benchmark no rival without")]
+    assert (whole["verdict"], whole["numbers"]["benchmarks"]) == ("holds", 2)
+    two = [c["verdict"] for c in claims if "without data retains more in two" in c["claim"]]
+    assert two == ["fails", "fails"]
+    alone = [c for c in run(check, found[: len(RP)]) if c["claim"].startswith("On every")]
+    assert alone == []
+
+
+def test_mc_with_another_schedule_or_a_filter_is_no_rival_of_it() -> None:
+    more = {("finetune", "continual, constant rate"): 69.0, ("finetune", "MoFO with MC"): 68.0}
+    claims = verdicts(rows(more))
+    assert told(claims, "no rival without data retains more in one") == "holds"
+    assert told(claims, "(the best is CoMA, Adam kept)") == "holds"
+    averaged = verdicts(rows({("finetune", "continual, task average"): 69.0}))
+    assert told(averaged, "no rival without data retains more in one") == "holds"
+    assert told(averaged, "no rival without data retains more in two") == "fails"
+
+
+def test_mc_that_diverged_loses() -> None:
+    claims = verdicts([r | ({"RP": None} if r["policy"] == "continual" else {}) for r in rows()])
+    assert told(claims, "no rival without data retains more in one") == "fails"
+    assert told(claims, "no rival with a buffer retains more in one") == "fails"
