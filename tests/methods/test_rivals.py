@@ -25,6 +25,7 @@ from longtail.methods import (
 )
 from longtail.methods.agem import project
 from longtail.methods.buffers import ReservoirBuffer, TaskBuffer
+from longtail.optim.badam import BAdam
 from longtail.tasks import CLASSIFICATION, REGRESSION, Ragged, TensorExamples
 from longtail.tasks.task_models import TaskModel
 
@@ -36,6 +37,18 @@ def _seed() -> None:
 
 def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+
+
+class TwoHeads(nn.Module):
+    """Of which one is in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 3), nn.Linear(6, 3)
+        self.use = "first"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return getattr(self, self.use)(x)
 
 
 def data(n: int = 9) -> TensorExamples:
@@ -141,6 +154,17 @@ def test_si_weighs_by_what_each_step_did_for_the_loss() -> None:
     assert max(f.max() for f in Omega) > 0
 
 
+def test_si_refuses_weights_that_are_drawn_around_what_was_learned() -> None:
+    model = mlp()
+    method = SynapticIntelligence(model, CLASSIFICATION)
+    method.optimizer = BAdam(model.parameters(), lr=0.1)
+    batch = data()[torch.arange(3)]
+    gradient_of(method, model, batch)
+    method.optimizer.step()
+    with pytest.raises(ValueError, match="what BAdam trains is not what it has learned"):
+        method.observe(batch)
+
+
 def test_lwf_learns_the_softened_answers_of_the_last_task() -> None:
     model = mlp()
     method = LwF(model, CLASSIFICATION, strength=0.5, temperature=2.0)
@@ -196,6 +220,20 @@ def test_lwf_matches_numbers_by_their_square() -> None:
         model[0].weight.add_(1.0)
     wanted = (model(x) - y).square().mean() + 2.0 * (model(x) - old).square().mean()
     torch.testing.assert_close(method.loss((x, y)), wanted)
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_lwf_matches_rows_of_numbers_by_their_mean_square(width) -> None:
+    model = nn.Linear(6, width).double()
+    method = LwF(model, REGRESSION, strength=2.0)
+    x, y = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, width, dtype=torch.float64)
+    method.end_task(TensorExamples(x, y))
+    old = model(x).detach()
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    found = method._distance(model(x), old)
+    torch.testing.assert_close(found, (model(x) - old).square().mean(-1))
+    assert (found > 0).all()
 
 
 class OwnHead(TaskModel):
@@ -286,8 +324,75 @@ def test_what_reads_the_optimizer_wants_to_know_it_and_its_moments() -> None:
     optimizer = method.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     gradient_of(method, model, examples[torch.arange(3)])
     optimizer.step()
-    with pytest.raises(ValueError, match=r"'exp_avg_sq' .* SGD keeps momentum_buffer"):
+    with pytest.raises(ValueError, match=r"'exp_avg_sq' .* SGD has no betas"):
         method.end_task(examples)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("cls", [RoutedEWC, RoutedAGEM])
+def test_routing_without_adams_moments_is_refused_and_does_not_pass_silently(cls, momentum) -> None:
+    model = mlp()
+    method = cls(model, CLASSIFICATION)
+    method.optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+    with pytest.raises(ValueError, match=r"'exp_avg' .* SGD has no betas"):
+        gradient_of(method, model, data()[torch.arange(3)])
+    method.optimizer = torch.optim.Adamax(model.parameters(), lr=0.1)
+    gradient_of(method, model, data()[torch.arange(3)])
+    method.optimizer.step()
+    with pytest.raises(ValueError, match=r"'exp_avg_sq' .* Adamax keeps step, exp_avg, exp_inf"):
+        gradient_of(method, model, data()[torch.arange(3)])
+
+
+def test_a_second_moment_without_memory_is_the_last_gradient_squared() -> None:
+    model = mlp()
+    method = EWCAdam(model, CLASSIFICATION)
+    method.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.0))
+    found = gradient_of(method, model, data()[torch.arange(3)])
+    method.optimizer.step()
+    method.end_task(data())
+    close(method.sum_F, [g**2 for g in found])
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_head_that_rests_is_not_counted_again_by_the_v_it_still_has(ours) -> None:
+    model = TwoHeads().double()
+    method = EWCAdam(model, CLASSIFICATION)
+    make = ContinualAdamW if ours else torch.optim.AdamW
+    method.optimizer = make(model.parameters(), lr=0.05)
+    seen = []
+    for use in ("first", "second", "second", "first"):
+        model.use = use
+        for i in range(3):
+            gradient_of_used(method, model, data()[torch.arange(i, i + 3)])
+            method.optimizer.step()
+        method.end_task(data())
+        seen.append([float(F.sum()) for F in method.sum_F])
+    first, second = ([s[i] for s in seen] for i in (0, 2))
+    assert 0 < first[0] == first[1] == first[2] < first[3]
+    assert 0 == second[0] < second[1] < second[2] == second[3]
+
+
+def gradient_of_used(method: Method, model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
+    model.zero_grad()
+    method.loss(batch).backward()
+    method.after_backward()
+
+
+def test_a_routed_change_without_a_moment_to_go_to_is_held_as_well() -> None:
+    """After a reset that forgets the state, v would divide by the penalty for the whole task."""
+    model = mlp()
+    method = RoutedEWC(model, CLASSIFICATION, strength=1e4, limit=1.0)
+    learn(method, model, data())
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    method.optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    batch = data()[torch.arange(4)]
+    raw = gradients(cross_entropy(model(batch[0]), batch[1]), model)
+    found = gradient_of(method, model, batch)
+    assert not torch.equal(found[0], raw[0])
+    for g, seen in zip(raw, found, strict=True):
+        assert ((seen - g).abs() <= g.abs() * (1 + 1e-12)).all()
 
 
 @pytest.mark.parametrize("limit", [1e9, 1.0])
@@ -374,16 +479,7 @@ def test_cofima_weighs_each_weight_by_the_fisher_information_of_its_tasks() -> N
 
 @pytest.mark.parametrize("cls", [CoMA, CoFiMA])
 def test_a_head_that_is_learned_for_the_first_time_is_not_averaged_with_its_start(cls) -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(6, 3), nn.Linear(6, 3)
-            self.use = "first"
-
-        def forward(self, x: Tensor) -> Tensor:
-            return getattr(self, self.use)(x)
-
-    model = Two().double()
+    model = TwoHeads().double()
     method = cls(model, CLASSIFICATION, **({"fisher": "batch"} if cls is CoFiMA else {}))
     for use in ("first", "first", "second"):
         model.use = use
@@ -394,6 +490,24 @@ def test_a_head_that_is_learned_for_the_first_time_is_not_averaged_with_its_star
         averaged = [not torch.equal(a, b) for a, b in zip(before, copies(model), strict=True)]
         assert not any(averaged[2:])
     assert not averaged[0]  # of the task that used the other one
+
+
+def test_cofima_keeps_what_it_knows_of_a_head_that_rests() -> None:
+    """After any number of tasks on the other head its past counts as much as before them."""
+
+    def after(resting: int) -> Tensor:
+        torch.manual_seed(1)
+        model = TwoHeads().double()
+        method = CoFiMA(model, CLASSIFICATION, fisher="batch", history=1.0)
+        examples = data()
+        for use in ("first", *["second"] * resting, "first"):
+            model.use = use
+            with torch.no_grad():
+                getattr(model, use).weight.add_(1.0)
+            method.end_task(examples)
+        return model.first.weight.detach()
+
+    torch.testing.assert_close(after(10), after(0))
 
 
 def test_replay_beside_a_penalty_has_the_loss_of_one_and_the_gradient_of_both() -> None:

@@ -50,6 +50,31 @@ def test_mofo_finds_what_sorting_finds(dtype, shape, lead, fraction) -> None:
     assert torch.equal(found, flat >= least)
 
 
+def test_mofo_leaves_what_has_no_momentum_to_itself() -> None:
+    """Fewer entries have momentum than a step may move: weight decay alone moves none."""
+    weight = nn.Parameter(torch.ones(100))
+    optimizer = MoFO([weight, nn.Parameter(torch.ones(0))], lr=0.1, weight_decay=0.5, fraction=0.1)
+    weight.grad = torch.zeros(100)
+    weight.grad[:5] = 1.0
+    optimizer.param_groups[0]["params"][1].grad = torch.zeros(0)
+    optimizer.step()
+    assert (weight != 1).nonzero().flatten().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_mofo_has_the_fraction_of_each_group_and_runs_hooks_once() -> None:
+    a, b = (nn.Parameter(torch.ones(10)) for _ in range(2))
+    optimizer = MoFO([{"params": [a], "fraction": 1.0}, {"params": [b]}], lr=0.1, fraction=0.1)
+    called: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_step_post_hook(lambda *_: called.append("after"))
+    a.grad, b.grad = torch.arange(1.0, 11.0), torch.arange(1.0, 11.0)
+    optimizer.step()
+    assert called == ["before", "after"]
+    assert [int((p != 1).sum()) for p in (a, b)] == [10, 1]
+    with pytest.raises(ValueError, match=r"fraction: 2\.0"):
+        MoFO([{"params": [a], "fraction": 2.0}])
+
+
 @pytest.mark.parametrize("second_moment", ["reset", "task"])
 @pytest.mark.parametrize("fraction", [0.25, 1.0])
 def test_mofo_moves_what_adamw_would_where_momentum_is_largest(fraction, second_moment) -> None:
@@ -329,6 +354,12 @@ def test_a_parameter_without_a_gradient_stays(cls) -> None:
         (UPGD, {"utility_decay": 1.0}, "utility_decay: 1.0"),
         (UPGD, {"betas": (1.0, 0.9)}, r"betas\[0\]: 1.0"),
         (BAdam, {"width": 0.0}, "width: 0.0"),
+        (BAdam, {"lr": math.nan}, "lr: nan"),
+        (BAdam, {"betas": 0.9}, "betas: 0.9, two"),
+        (UPGD, {"lr": -1.0}, "lr: -1.0"),
+        (UPGD, {"eps": -1.0}, "eps: -1.0"),
+        (UPGD, {"weight_decay": -1.0}, "weight_decay: -1.0"),
+        (UPGD, {"betas": (0.9,)}, r"betas: \(0.9,\), two"),
         (BAdam, {"examples": math.nan}, "examples: nan"),
     ],
 )
@@ -342,3 +373,27 @@ def test_settings_that_cannot_be_are_refused_with_their_value(kind):
     weight = torch.nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match=r"Invalid betas\[1\]: 1.0"):
         kind([weight], betas=(0.9, 1.0))
+
+
+def test_time_that_is_restarted_begins_anew_for_nadam_too() -> None:
+    """Its first moment is corrected by a product of its own, which has to begin anew as well."""
+    kept = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.NAdam([kept], lr=0.1)
+    for _ in range(4):
+        kept.grad = torch.ones(3)
+        optimizer.step()
+    restart_time(optimizer)
+    fresh = nn.Parameter(kept.detach().clone())
+    other = torch.optim.NAdam([fresh], lr=0.1)
+    fresh.grad = torch.ones(3)
+    other.step()
+    with torch.no_grad():
+        fresh.copy_(kept)
+        other.state[fresh]["exp_avg"].copy_(optimizer.state[kept]["exp_avg"])
+        other.state[fresh]["exp_avg_sq"].copy_(optimizer.state[kept]["exp_avg_sq"])
+        other.state[fresh]["step"].zero_()
+        other.state[fresh]["mu_product"].fill_(1.0)
+    for p, each in ((kept, optimizer), (fresh, other)):
+        p.grad = torch.ones(3)
+        each.step()
+    assert torch.equal(kept, fresh)

@@ -103,8 +103,8 @@ def test_a_run_keeps_the_epoch_its_setting_names(benchmark, tie, monkeypatch) ->
         seen.append(next(run.model.parameters()).detach().clone())
         compare(run)
 
-    def restoring(best, model):
-        restore(best, model)
+    def restoring(best, model, beside):
+        restore(best, model, beside)
         if best is not None:
             now = next(model.parameters()).detach()
             kept.append([torch.equal(now, w) for w in seen[-3:]].index(True))
@@ -123,3 +123,26 @@ def test_runs_from_before_the_setting_keep_their_ids() -> None:
     assert len(ids) == 3
     with pytest.raises(ValueError, match="tie"):
         resolve("toy", flags={"train.tie": "both"})
+
+
+@pytest.mark.parametrize("best", [0, 2])
+def test_what_si_has_summed_goes_back_with_the_weights(best, monkeypatch) -> None:
+    """Its importance after three epochs, of which one is kept, is that of the way to that one."""
+
+    def importance(epochs: int, scores: list[float]) -> list[torch.Tensor]:
+        config = resolve(
+            "toy",
+            None,
+            {"method": "si", "data.tasks": 1, "train.validation": 0.3, "epochs": epochs},
+        )
+        run = build_run(config)
+        told = iter(scores)
+        monkeypatch.setattr(Evaluator, "validation", lambda *_: next(told))
+        train(run)
+        return run.method.sum_F
+
+    scores = [0.1, 0.1, 0.1]
+    scores[best] = 0.9
+    found, wanted = importance(3, scores), importance(best + 1, scores[: best + 1])
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    assert any((F > 0).any() for F in found)

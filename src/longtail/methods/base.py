@@ -103,6 +103,13 @@ class Method:
     def end_task(self, train: Examples | None) -> None:
         """Called once per task, before the optimizer's boundary, with the task's examples."""
 
+    def beside_weights(self) -> list[list[Tensor]]:
+        """What belongs to the weights of a moment and goes back with them to a task's best epoch.
+
+        A list for each policy of a stack, or one; none where there is nothing of the kind.
+        """
+        return []
+
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.kept}
 

@@ -9,8 +9,8 @@ r"""CoMA and CoFiMA: average the weights of before and after a task (Marouf et a
 mean over tasks, in which the n-th changes little more than 1/n of anything: H = `history` caps it,
 and H = 1 gives the past and the task the same weight, as the paper (arXiv 2312.08977) does.
 
-Each parameter has its own h, which grows when a task has moved it: a head that is learned for the
-first time is not averaged with what it was built as.
+Each parameter has its own h and F*, which change when a task has moved it: a head that is learned
+for the first time is not averaged with what it was built as, and one that rests keeps its past.
 """
 
 from __future__ import annotations
@@ -54,17 +54,24 @@ class CoMA(Anchored):
     def end_task(self, train: Examples | None) -> None:
         if train is None:
             return
-        shares = self.shares(train)
-        for theta, past, h, share in zip(
-            self.weights, self.anchor, self.tasks, shares, strict=True
+        moves = [
+            (theta != past).reshape(*self.lead[1:], -1).any(-1).reshape(h.shape)
+            for theta, past, h in zip(self.weights, self.anchor, self.tasks, strict=True)
+        ]
+        shares = self.shares(train, moves)
+        for theta, past, h, share, moved in zip(
+            self.weights, self.anchor, self.tasks, shares, moves, strict=True
         ):
-            moved = (theta != past).reshape(*self.lead[1:], -1).any(-1).reshape(h.shape)
             theta.copy_(torch.lerp(past, theta, share.to(theta.dtype).expand_as(theta)))
             past.copy_(theta)
             h.add_(moved).clamp_(max=self.settings.history)
 
-    def shares(self, train: Examples) -> list[Tensor]:
-        """How much of the average is the task's own, for every parameter."""
+    def shares(self, train: Examples, moves: list[Tensor]) -> list[Tensor]:
+        """How much of the average is the task's own, for every parameter.
+
+        Args:
+            moves: whether the task has moved it, in the shape of h.
+        """
         return [1 / (h + 1) for h in self.tasks]
 
 
@@ -89,13 +96,12 @@ class CoFiMA(CoMA):
             self.model, self.objective, self.settings.fisher
         )
 
-    def shares(self, train: Examples) -> list[Tensor]:
+    def shares(self, train: Examples, moves: list[Tensor]) -> list[Tensor]:
         """F / (h F* + F), and 1 where no task had any use for the weight; F* takes F in."""
         found = []
-        for F, past_F, h in zip(
-            self.of_shared(self.fisher(train, None)), self.past_F, self.tasks, strict=True
-        ):
-            past_F.mul_(h).add_(F)
-            found.append((F / past_F).nan_to_num_(nan=1.0))
-            past_F.div_(h + 1)
+        F_of_task = self.of_shared(self.fisher(train, None))
+        for F, past_F, h, moved in zip(F_of_task, self.past_F, self.tasks, moves, strict=True):
+            both = h * past_F + F
+            found.append((F / both).nan_to_num_(nan=1.0))
+            past_F.copy_(torch.where(moved, both / (h + 1), past_F))
         return found

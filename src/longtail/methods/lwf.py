@@ -77,8 +77,12 @@ class LwF(Method):
         if objective.distance is not None:
             kept = objective.remember(old) if objective.remember else old
             return objective.distance(outputs, kept)
-        if isinstance(outputs, Tensor) and outputs.dim() == len(lead_of(self.model)) + 1:
-            return (outputs - old).square()
+        rows = len(lead_of(self.model)) + 1
+        if isinstance(outputs, Tensor) and (
+            outputs.dim() == rows or outputs.shape[-1] == 1 or not objective.higher_is_better
+        ):  # a number, or numbers whose score is an error, and no classes
+            away = (outputs - old).square()
+            return away.flatten(rows).mean(-1) if away.dim() > rows else away
         mask = outputs.mask() if isinstance(outputs, Ragged) else None
         new, then = (z.padded if isinstance(z, Ragged) else z for z in (outputs, old))
         wide = torch.promote_types(new.dtype, torch.float32)
@@ -89,8 +93,7 @@ class LwF(Method):
         if mask is not None:
             log_q = log_q.masked_fill(~mask, 0.0)  # 0 times minus infinity
         losses = -(p * log_q).sum(-1)
-        dims = len(lead_of(self.model)) + 1
-        return losses.flatten(dims).mean(-1) if losses.dim() > dims else losses
+        return losses.flatten(rows).mean(-1) if losses.dim() > rows else losses
 
     def end_task(self, train: Examples | None) -> None:
         if train is None:

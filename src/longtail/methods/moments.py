@@ -5,7 +5,6 @@ Any optimizer will do that calls them as `torch.optim.Adam` does, ours among the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +14,8 @@ from torch import Tensor, nn
 from longtail.methods.base import Method
 
 
-def states(method: Method, key: str) -> Iterator[tuple[nn.Parameter, dict[str, Any], Any]]:
-    """Every parameter that has been stepped, its state, which has `key`, and its group."""
+def states(method: Method, *keys: str) -> Iterator[tuple[nn.Parameter, dict[str, Any], Any]]:
+    """Every parameter that has been stepped, its state, which has all `keys`, and its group."""
     name = type(method).__name__
     if method.optimizer is None:
         raise ValueError(
@@ -24,16 +23,24 @@ def states(method: Method, key: str) -> Iterator[tuple[nn.Parameter, dict[str, A
             "method.optimizer = optimizer"
         )
     for group in method.optimizer.param_groups:
+        if "betas" not in group:  # without a state to look at: SGD may keep nothing at all
+            raise ValueError(_refusal(method, keys[0], "has no betas"))
         for p in group["params"]:
             state = method.optimizer.state.get(p)
-            if not state or (key not in state and "past_steps" in state):
+            missing = [key for key in keys if key not in state] if state else []
+            if not state or (missing and "past_steps" in state):
                 continue  # no step yet, though perhaps a past that was loaded
-            if key not in state:
-                raise ValueError(
-                    f"{name} needs an optimizer that keeps {key!r} of a parameter, as Adam does; "
-                    f"{type(method.optimizer).__name__} keeps {', '.join(map(str, state))}"
-                )
+            if missing:
+                kept = f"keeps {', '.join(map(str, state))}"
+                raise ValueError(_refusal(method, missing[0], kept))
             yield p, state, group
+
+
+def _refusal(method: Method, key: str, instead: str) -> str:
+    return (
+        f"{type(method).__name__} needs an optimizer that keeps {key!r} of a parameter, as Adam "
+        f"does; {type(method.optimizer).__name__} {instead}"
+    )
 
 
 def second_moment(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
@@ -42,6 +49,6 @@ def second_moment(state: dict[str, Any], group: dict[str, Any]) -> Tensor:
     t = torch.as_tensor(state["step"])
     past = group.get("second_moment") == "ema"  # then v is an average over earlier tasks as well
     steps = t + state["past_steps"] if past else t
-    correction = -torch.expm1(steps.double() * math.log(group["betas"][1]))
+    correction = 1 - group["betas"][1] ** steps.double()
     factor = torch.where(t > 0, 1 / correction, torch.zeros_like(correction))
     return v * factor.to(v.device, v.dtype)

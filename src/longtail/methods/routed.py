@@ -13,8 +13,8 @@ average would lack,
 
     m ← m + (1 - β₁) / β₁ d
 
-Gradients are clipped before the method sees them. The first step of a parameter finds no m, and
-takes g̃ for both.
+Gradients are clipped before the method sees them. Where the optimizer has no m of a parameter yet,
+before its first step and after a reset that forgets the state, both moments take g + d.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from longtail.methods.agem import AGEM
 from longtail.methods.base import Method
@@ -37,22 +36,32 @@ class Routed(Method):
     clips_first = True
 
     def after_backward(self) -> None:
-        found = [
-            (p.grad, s, group) for p, s, group in states(self, "exp_avg") if p.grad is not None
-        ]
-        grads: list[Tensor] = [grad for grad, _, _ in found]  # pyright: ignore
+        held = {id(p): (s, group) for p, s, group in states(self, "exp_avg", "exp_avg_sq")}
+        assert self.optimizer is not None
+        every = [p for group in self.optimizer.param_groups for p in group["params"]]
+        params = [p for p in every if p.grad is not None]
+        grads = [p.grad for p in params]
         raw = [grad.clone() for grad in grads]
         super().after_backward()
         if not grads:
             return
         change = torch._foreach_sub(grads, raw)
         torch._foreach_copy_(grads, raw)
-        bound = [second_moment(s, group).sqrt_().to(g.dtype) for g, s, group in found]  # pyright: ignore
+        bound = [
+            second_moment(*held[id(p)]).sqrt_().to(g.dtype)
+            if id(p) in held
+            else torch.zeros_like(g)
+            for p, g in zip(params, grads, strict=True)
+        ]
         torch._foreach_maximum_(bound, torch._foreach_abs(raw))
         torch._foreach_mul_(bound, self.settings.limit)
         torch._foreach_minimum_(change, bound)
         torch._foreach_maximum_(change, torch._foreach_neg(bound))
-        for d, (_, state, group) in zip(change, found, strict=True):
+        for d, p, grad in zip(change, params, grads, strict=True):
+            if id(p) not in held:
+                grad.add_(d)
+                continue
+            state, group = held[id(p)]
             beta1 = group["betas"][0]
             if not beta1 > 0:
                 raise ValueError(f"Invalid betas[0]: {beta1}, there is no average to route to")

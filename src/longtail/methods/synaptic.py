@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from longtail.methods.base import gradients
 from longtail.methods.quadratic import QuadraticPenalty
+from longtail.replicas import parameter_groups, task_parameters
 from longtail.tasks import Batch, Examples
 
 
@@ -55,9 +57,21 @@ class SynapticIntelligence(QuadraticPenalty):
 
     def observe(self, batch: Batch) -> None:
         """ω -= g (θ' - θ); the second batch of a step of several finds the weights unmoved."""
+        if callable(getattr(self.optimizer, "eval", None)):
+            raise ValueError(
+                f"SynapticIntelligence follows the way of the weights, and what "
+                f"{type(self.optimizer).__name__} trains is not what it has learned"
+            )
         way = torch._foreach_sub(self.weights, self.before)
         torch._foreach_addcmul_(self.omega, self.task_gradient, way, -1.0)
         torch._foreach_copy_(self.before, self.weights)
+
+    def beside_weights(self) -> list[list[Tensor]]:
+        """ω: the way to the best epoch is the one that counts."""
+        passing = {id(p) for p in task_parameters(self.model)}
+        sizes = [sum(id(p) not in passing for p in g) for g in parameter_groups(self.model)]
+        omega = iter(self.omega)
+        return [[next(omega) for _ in range(size)] for size in sizes]
 
     def end_task(self, train: Examples | None) -> None:
         if train is None:

@@ -44,6 +44,8 @@ def restart_time(
     for state in optimizer.state.values():
         if not isinstance(state["step"], Tensor):
             state["step"] = 0
+        if isinstance(state.get("mu_product"), Tensor):  # what NAdam has in place of 1 - β₁ᵗ
+            state["mu_product"].fill_(1.0)
 
 
 restart_time.elementwise = True  # pyright: ignore[reportFunctionMemberAccess]

@@ -85,9 +85,6 @@ class BAdam(DrawingOptimizer):
         lead: tuple[int, ...] = (),
         seed: Seed = 0,
     ) -> None:
-        for name, value in (("betas[0]", betas[0]), ("betas[1]", betas[1])):
-            if not 0 <= value < 1:
-                raise ValueError(f"Invalid {name}: {value}, not in [0, 1)")
         if not 0 < width < math.inf:
             raise ValueError(f"Invalid width: {width}, it must be above zero")
         if not 0 <= examples < math.inf:

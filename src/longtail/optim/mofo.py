@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
+from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 
+from longtail.optim._torch import light_step
 from longtail.optim.continual_adamw import ContinualAdamW
 
+# The step of the class below, without torch's wrapper: hooks are run by MoFO's own.
+adamw_step: Callable[[ContinualAdamW], None] = ContinualAdamW.step.__wrapped__  # pyright: ignore
 HALF = 2  # bytes of the numbers that NumPy has no type for, or is slow with
 
 
@@ -63,12 +66,16 @@ class MoFO(ContinualAdamW):
         lead: tuple[int, ...] = (),
         **settings: Any,
     ) -> None:
-        if not 0 < fraction <= 1:
-            raise ValueError(f"Invalid fraction: {fraction}, not in (0, 1]")
         super().__init__(params, lr, betas, eps, weight_decay, **settings)
-        for options in (self.defaults, *self.param_groups):
-            options |= {"fraction": fraction, "lead": len(lead)}
+        self.defaults |= {"fraction": fraction, "lead": len(lead)}
+        for group in self.param_groups:
+            group.setdefault("fraction", fraction)
+            group.setdefault("lead", len(lead))
+            if not 0 < group["fraction"] <= 1:
+                raise ValueError(f"Invalid fraction: {group['fraction']}, not in (0, 1]")
 
+    @light_step
+    @_use_grad_for_differentiable
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
         """Perform a single optimization step."""
         loss = None
@@ -81,7 +88,7 @@ class MoFO(ContinualAdamW):
             for p in group["params"]
             if p.grad is not None
         ]
-        super().step()
+        adamw_step(self)
         with torch.no_grad():
             for p, before, group in moved:
                 keep = largest(self.state[p]["exp_avg"], group["fraction"], group["lead"])

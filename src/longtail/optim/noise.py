@@ -111,6 +111,16 @@ class DrawingOptimizer(Optimizer):
     stream: str
 
     def __init__(self, params: ParamsT, defaults: Group) -> None:
+        betas = defaults["betas"]
+        if not isinstance(betas, Sequence) or len(betas) != 2:
+            raise ValueError(f"Invalid betas: {betas}, two are needed")
+        for i, beta in enumerate(betas):
+            if not 0 <= beta < 1:
+                raise ValueError(f"Invalid betas[{i}]: {beta}, not in [0, 1)")
+        for name in ("lr", "eps", "weight_decay"):
+            value = defaults[name]
+            if not isinstance(value, Tensor) and not 0 <= value < math.inf:  # nobody waits for it
+                raise ValueError(f"Invalid {name}: {value}, it must be zero or more")
         super().__init__(params, defaults)
         self._noise = Noise(self.stream)
 

@@ -77,9 +77,6 @@ class UPGD(DrawingOptimizer):
         lead: tuple[int, ...] = (),
         seed: Seed = 0,
     ) -> None:
-        for name, value in (("betas[0]", betas[0]), ("betas[1]", betas[1])):
-            if not 0 <= value < 1:
-                raise ValueError(f"Invalid {name}: {value}, not in [0, 1)")
         if not 0 <= utility_decay < 1:
             raise ValueError(f"Invalid utility_decay: {utility_decay}, not in [0, 1)")
         if not 0 <= noise < math.inf:

@@ -8,6 +8,7 @@ device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from longtail.replicas import broadcast
 
 # {"score": [*lead], "weights": one list of tensors per policy}, and "loss": [*lead] if that decides
 Best = dict[str, Any]
+Beside = Sequence[Sequence[Tensor]]
 
 
 def keep_best(
@@ -26,14 +28,16 @@ def keep_best(
     higher_is_better: bool,
     tie: str = "first",
     loss: Any = None,
+    beside: Beside = (),
 ) -> Best:
     """What was best so far, or these weights where their validation score [*lead] is better.
 
     Args:
         tie: which of equal epochs is kept: "first", "last" or that of smaller "loss".
         loss: of the validation examples, [*lead], where `tie` is "loss".
+        beside: tensors of the method that are kept with the weights, a list for each policy.
     """
-    groups = _tensors(model)
+    groups = _tensors(model, beside)
     score = torch.as_tensor(score, device=groups[0][0].device)
     new: Best = {"score": score}
     if tie == "loss":
@@ -54,10 +58,10 @@ def keep_best(
     return {**kept, "weights": best["weights"]}
 
 
-def restore_best(best: Best | None, model: nn.Module) -> None:
+def restore_best(best: Best | None, model: nn.Module, beside: Beside = ()) -> None:
     """Weights of the best epoch, where one was kept; the optimizer's moments stay as they are."""
     if best is not None:
-        for group, kept in zip(_tensors(model), best["weights"], strict=True):
+        for group, kept in zip(_tensors(model, beside), best["weights"], strict=True):
             torch._foreach_copy_(group, kept)
 
 
@@ -71,6 +75,10 @@ def load_best(best: Best | None, device: torch.device) -> Best | None:
     }
 
 
-def _tensors(model: nn.Module) -> list[list[Tensor]]:
+def _tensors(model: nn.Module, beside: Beside) -> list[list[Tensor]]:
     members = getattr(model, "members", [model])
-    return [[t.detach() for t in (*m.parameters(), *m.buffers())] for m in members]
+    further = beside or [[] for _ in members]
+    return [
+        [t.detach() for t in (*m.parameters(), *m.buffers(), *own)]
+        for m, own in zip(members, further, strict=True)
+    ]

@@ -245,7 +245,7 @@ def train(
                     compare_epoch(run)
                 position.epoch, position.step = position.epoch + 1, 0
             set_mode(run, training=False)
-            restore_best(run.best, run.model)
+            restore_best(run.best, run.model, run.method.beside_weights())
             run.best = None
             run.method.end_task(examples)
             end_task(run, position.task)
@@ -315,7 +315,8 @@ def compare_epoch(run: Run) -> None:
         score = evaluator.validation(*where)
         loss = evaluator.validation_loss(*where) if tie == "loss" else None
     higher = run.sequence.objective.higher_is_better
-    run.best = keep_best(run.best, run.model, score, higher, tie, loss)
+    beside = run.method.beside_weights()
+    run.best = keep_best(run.best, run.model, score, higher, tie, loss, beside)
     set_mode(run, training=True)
 
 
