@@ -341,3 +341,23 @@ def test_a_resumed_week_goes_on_with_its_average(tmp_path: Path) -> None:
         with callback.average.applied():
             found.append(model.classifier.weight.detach().clone())
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", ["SynapticIntelligence", "Reservoir"])
+def test_a_resumed_week_goes_on_with_what_its_method_knows(tmp_path: Path, name: str) -> None:
+    """SI sums along the way, and a buffer takes in every batch: half a week is not to be lost."""
+    found = []
+    make = functools.partial(getattr(longtail.methods, name))
+    for resume in (None, str(tmp_path / "week" / "checkpoint-4")):
+        model = make_model()
+        trainer, _ = make_trainer(model, tmp_path / "week", 1)
+        memory = tmp_path / f"memory{len(found)}"
+        callback = ContinualCallback(memory=memory, method=make, trainer=trainer)
+        trainer.add_callback(callback)
+        trainer.train(resume_from_checkpoint=resume)
+        assert callback.in_loop is not None
+        method = callback.in_loop.method
+        found.append(method.sum_F if name != "Reservoir" else [torch.tensor(method.buffer.count)])
+    for whole, resumed in zip(*found, strict=True):
+        assert torch.equal(whole, resumed)
+    assert any(bool((x > 0).any()) for x in found[0])

@@ -115,7 +115,7 @@ class ContinualCallback(TrainerCallback):
                 "optimizers=(ContinualAdamW(model.parameters(), lr=...), None) to the Trainer"
             )
         if self.make_method is not None and self.in_loop is None:
-            self._enter_loop(given["train_dataloader"], args)
+            self._enter_loop(given["train_dataloader"], args, state)
         if self.in_loop is not None:
             self.in_loop.method.optimizer = continual_adam_in(optimizer)
         if self.average_kind is not None:
@@ -153,6 +153,8 @@ class ContinualCallback(TrainerCallback):
         last = _checkpoint(args, state)
         if last.is_dir():
             self._save(optimizer, last, model)
+            if self.in_loop is not None and args.should_save:
+                self.in_loop.save(last)
             if args.should_save and (last / OPTIMIZER_NAME).is_file():
                 torch.save(optimizer.state_dict(), last / OPTIMIZER_NAME)
         if self.earlier is not None:
@@ -169,7 +171,11 @@ class ContinualCallback(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        if self.average is not None and args.should_save:
+        if not args.should_save:
+            return
+        if self.in_loop is not None:
+            self.in_loop.save(_checkpoint(args, state))
+        if self.average is not None:
             self.average.save(_checkpoint(args, state))
 
     def _begin_average(self, model: Any, args: TrainingArguments, state: TrainerState) -> None:
@@ -180,8 +186,11 @@ class ContinualCallback(TrainerCallback):
         if not (state.global_step and self.average.load(_checkpoint(args, state))):
             self.average.load(memory_path(self._folder(args)).parent)
 
-    def _enter_loop(self, loader: Any, args: TrainingArguments) -> None:
-        """Put the method's loss and gradient where the Trainer has its own."""
+    def _enter_loop(self, loader: Any, args: TrainingArguments, state: TrainerState) -> None:
+        """Put the method's loss and gradient where the Trainer has its own.
+
+        It knows what it knew after the last week, or at the checkpoint in the middle of this one.
+        """
         trainer = self.trainer
         assert trainer is not None
         assert self.make_method is not None
@@ -192,7 +201,8 @@ class ContinualCallback(TrainerCallback):
         inputs, labels = examples[torch.arange(min(2, len(examples)))]
         objective = self.objective or own_objective(model, inputs, labels)
         in_loop = self.in_loop = MethodInLoop(self.make_method(Logits(model), objective))
-        in_loop.load(memory_path(self._folder(args)).parent)
+        if not (state.global_step and in_loop.load(_checkpoint(args, state))):
+            in_loop.load(memory_path(self._folder(args)).parent)
         own_loss, own_step = trainer.compute_loss, trainer.training_step
 
         def compute_loss(

@@ -90,6 +90,7 @@ class ContinualCallback(Callback):
         self.average_kind = average
         self.average: TaskAverage | None = None
         self._saved_average: dict[str, Any] | None = None  # of a checkpoint
+        self._saved_method: dict[str, Any] | None = None
         self.memory, self.dtype, self.names, self.grow = memory, dtype, names, grow
         self.earlier, self.score, self.week = earlier, score, week
         self.higher_is_better = higher_is_better
@@ -166,11 +167,15 @@ class ContinualCallback(Callback):
             self.average.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint in the middle of a week has of the average."""
-        return {} if self.average is None else {"average": self.average.state_dict()}
+        """What a checkpoint in the middle of a week has of the average and of the method."""
+        found = {} if self.average is None else {"average": self.average.state_dict()}
+        return found | (
+            {} if self.in_loop is None else {"method": self.in_loop.method.state_dict()}
+        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved_average = state_dict.get("average")
+        self._saved_method = state_dict.get("method")
 
     def _begin_average(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The average of earlier weeks, or that of the checkpoint that is resumed."""
@@ -188,7 +193,11 @@ class ContinualCallback(Callback):
             raise ValueError("method= needs automatic optimization: yours calls its own methods")
         assert self.make_method is not None
         in_loop = self.in_loop = MethodInLoop(self.make_method(pl_module, self.objective))
-        in_loop.load(memory_path(self._folder(trainer)).parent)
+        if trainer.ckpt_path is not None and self._saved_method is not None:
+            in_loop.method.load_state_dict(self._saved_method)
+        else:
+            in_loop.load(memory_path(self._folder(trainer)).parent)
+        self._saved_method = None
 
         def training_step(batch: Any, batch_idx: int) -> Tensor:
             return in_loop.loss(*_pair(batch))
@@ -225,6 +234,7 @@ class ContinualCallback(Callback):
             checkpoint = torch.load(path, map_location="cpu", weights_only=False)  # just written
             if checkpoint.get("global_step") == trainer.global_step:
                 checkpoint["optimizer_states"] = states
+                checkpoint["callbacks"][self.state_key] = self.state_dict()
                 trainer.strategy.checkpoint_io.save_checkpoint(checkpoint, path)
 
     def _score(

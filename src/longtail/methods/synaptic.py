@@ -57,10 +57,11 @@ class SynapticIntelligence(QuadraticPenalty):
 
     def observe(self, batch: Batch) -> None:
         """ω -= g (θ' - θ); the second batch of a step of several finds the weights unmoved."""
-        if callable(getattr(self.optimizer, "eval", None)):
+        inner = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate wraps all of them
+        if callable(getattr(inner, "eval", None)):
             raise ValueError(
                 f"SynapticIntelligence follows the way of the weights, and what "
-                f"{type(self.optimizer).__name__} trains is not what it has learned"
+                f"{type(inner).__name__} trains is not what it has learned"
             )
         way = torch._foreach_sub(self.weights, self.before)
         torch._foreach_addcmul_(self.omega, self.task_gradient, way, -1.0)
