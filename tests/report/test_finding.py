@@ -101,6 +101,17 @@ def test_a_single_run_is_described_without_a_claim(tmp_path: Path):
     assert "percent" in found.text
 
 
+def test_a_score_of_zero_is_a_score(tmp_path: Path):
+    write_run(tmp_path, config())
+    results = load(tmp_path)
+    groups = group(results.runs)
+    table = tables.build(results, groups)
+    table.rows[0].update(RP=0.0, LP=0.0)
+    assert finding(groups, table, []).text.startswith("Finetune w/ MC after 12 tasks: RP 0.00, LP")
+    table.rows[0].update(RP=None, LP=None)
+    assert "no score" in finding(groups, table, []).text
+
+
 def test_a_pair_of_ones_own_is_compared_by_default(tmp_path: Path):
     planned = []
     for policy, optimizer in (("mine", "continual"), ("theirs", "reset")):

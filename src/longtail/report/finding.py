@@ -167,7 +167,8 @@ def _described(groups: list[Group], table: Table) -> str:
     """A study without anything to compare: its numbers, without a claim."""
     shown = []
     for g, row in list(zip(groups, table.rows, strict=True))[:MOST_NAMES]:
-        values = [f"{m} {number(row[m], table.unit)}" for m in ("RP", "LP") if row.get(m)]
+        present = [m for m in ("RP", "LP") if row.get(m) is not None]  # 0.0 is a score
+        values = [f"{m} {number(row[m], table.unit)}" for m in present]
         tasks = row.get("tasks")
         name = f"{g.name} after {tasks:,} tasks" if isinstance(tasks, int) else g.name
         none = "every seed diverged" if g.diverged else "no score"
