@@ -35,7 +35,12 @@ def _command_parser(parser: argparse.ArgumentParser, parsed: argparse.Namespace)
 def unknown_argument(argument: str, parser: argparse.ArgumentParser) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}"
-    flag = argument.partition("=")[0]
+    flag = flag_of(argument)
     known = [o for action in parser._actions for o in action.option_strings]
     near = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
     return f"unknown flag {flag}" + (f", did you mean {near[0]}?" if near else "")
+
+
+def flag_of(argument: str) -> str:
+    """`--lr` of `--lr=0.1`."""
+    return argument.partition("=")[0]

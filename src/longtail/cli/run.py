@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longtail.cli.parser import Parser
+from longtail.cli.parser import Parser, flag_of, unknown_argument
 
 if TYPE_CHECKING:
     from longtail.runs.config import Option, RunConfig
@@ -110,7 +110,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     named = argv[0] if not argv[0].startswith("-") else None
     known, _ = first.parse_known_args(argv[1:] if named else argv)
 
-    from longtail.runs.config import options, read_toml
+    from longtail.runs.config import options, read_toml, whose_setting
 
     file = read_toml(known.config) if known.config else {}
     benchmark = named or file.get("benchmark")
@@ -120,7 +120,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     optimizer = known.optimizer or str(file.get("optimizer", "continual"))
     settings = options(benchmark, method, optimizer, _optimizer_name(file, known))
     add_setting_flags(parser, settings, method)
-    args = parser.parse_args(argv)
+    args, extra = parser.parse_known_args(argv)
+    if extra:
+        flag = flag_of(extra[0])
+        whose = whose_setting(flag.removeprefix("--").replace("-", "_"))
+        known_elsewhere = f"unknown flag {flag}: {whose}"
+        parser.error(known_elsewhere if whose else unknown_argument(extra[0], parser))
     given = vars(args)
     args.flags = {o.key: _value(given.pop(o.key)) for o in settings if o.key in given}
     args.benchmark = benchmark

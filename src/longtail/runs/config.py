@@ -137,6 +137,16 @@ def method_class(method: str) -> type[Method]:
     return METHODS["finetune" if method == "multitask" else method]
 
 
+def whose_setting(name: str) -> str:
+    """Says which methods have a setting of this name, for those who gave it to another; or ""."""
+    owners = [method for method, cls in METHODS.items() if name in _hints(cls.Settings)]
+    if not owners:
+        return ""
+    shown = owners if len(owners) <= 4 else [*owners[:3], f"{len(owners) - 3} more"]
+    listed = " and ".join(part for part in (", ".join(shown[:-1]), shown[-1]) if part)
+    return f"it is a setting of {listed} (--method)"
+
+
 def own_name(method: str) -> str:
     """What tables call a method: the ``name`` that a user's class gives itself, else its path.
 
@@ -282,6 +292,9 @@ def full_key(key: str, known: Iterable[Option]) -> str:
     if len(found) > 1:
         raise ValueError(f"setting {key!r} is ambiguous: {' or '.join(found)}")
     if not found:
+        table, _, name = key.rpartition(".")
+        if table in ("", "methods") and (whose := whose_setting(name)):
+            raise ValueError(f"unknown setting {key!r}: {whose}")
         raise unknown("setting", key, keys)
     return found[0]
 

@@ -15,14 +15,26 @@ from typing import Any, Literal, Union, get_args, get_origin
 NONE = "none"
 
 
+NEAR = 0.5  # of two names that one may have been meant for the other, by difflib's ratio
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for a name nobody knows: the nearest known one, or all of them."""
+    """The error for a name nobody knows: the nearest known one, or all of its table, or all."""
     known = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    table, _, last = name.rpartition(".")
+    # "train.foo" is close to "train.lr" as a string, by its table alone: nobody meant that
+    alike = [k for k in known if _alike(last, k.rpartition(".")[2])]
+    near = difflib.get_close_matches(name, alike, n=1, cutoff=NEAR)
     if not near:  # "lr" is not close to "train.lr" as a string, but it is what was meant
-        near = [k for k in known if k.rpartition(".")[2] == name.rpartition(".")[2]][:1]
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known)) or 'none'}"
+        near = [k for k in known if k.rpartition(".")[2] == last][:1]
+    of_table = [k for k in known if table and k.startswith(f"{table}.")]
+    others = ", ".join(sorted(of_table or known)) or "none"
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {others}"
     return ValueError(f"unknown {kind} {name!r}; {hint}")
+
+
+def _alike(a: str, b: str) -> bool:
+    return difflib.SequenceMatcher(None, b, a).ratio() >= NEAR
 
 
 def parse(text: str) -> Any:
