@@ -248,6 +248,15 @@ def test_folder_without_runs_gets_nothing(tmp_path: Path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_unknown_logger_is_refused_before_anything_is_written(tmp_path: Path, capsys):
+    write_run(tmp_path / "a", config())
+    assert report(tmp_path / "a", "--out", tmp_path / "out", "--log", "tensorbord") == 2
+    said = capsys.readouterr()
+    assert said.err == "longtail: unknown logger 'tensorbord'; did you mean 'tensorboard'?\n"
+    assert not said.out
+    assert not (tmp_path / "out").exists()
+
+
 def test_missing_folder_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys):
     assert report(tmp_path / "nowhere") == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -180,6 +180,13 @@ def test_local_files_are_fetched_too(tmp_path: Path) -> None:
     assert [p.read_bytes() for p in fetch_all(remotes, tmp_path / "to")] == [BODY, BODY]
 
 
+def test_a_folder_that_cannot_be_made_is_the_users_to_change(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(BODY)
+    remote = Remote("copy", ((tmp_path / "file").as_uri(),), sha256=SHA)
+    with pytest.raises(ValueError, match=r"^.*below: cannot be made a folder \(Not a directory\)$"):
+        fetch(remote, tmp_path / "file" / "below")
+
+
 def test_a_changed_file_at_hand_is_reported_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"mine")

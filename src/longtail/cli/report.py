@@ -56,6 +56,11 @@ def main(args: argparse.Namespace) -> int:
         return compare(*args.compare, console=Console(), as_json=args.json)
     if args.folder is None:
         raise ValueError("Name a folder of runs, or two with --compare A B")
+    if args.log:
+        from longtail.runs.loggers import require
+
+        for tool in args.log:  # an unknown name is refused before anything is written
+            require(tool)
     from longtail.report.command import ReportOptions, make_report
 
     options = ReportOptions(

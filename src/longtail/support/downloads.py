@@ -23,7 +23,7 @@ from typing import BinaryIO, TextIO
 
 import platformdirs
 
-from longtail.support.files import not_through_a_link
+from longtail.support.files import not_through_a_link, refusing
 
 CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
@@ -101,7 +101,8 @@ def fetch(
     if path.exists():
         verify(path, remote)
         return path
-    folder.mkdir(parents=True, exist_ok=True)
+    with refusing(folder, "cannot be made a folder", flag=""):  # a flag, a setting, the cache
+        folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{remote.name}.part"
     _drop_foreign(part)
     problems: list[str] = []

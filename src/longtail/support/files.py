@@ -47,14 +47,14 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def refusing(out: Path, what: str) -> Iterator[None]:
+def refusing(out: Path, what: str, flag: str = "--out ") -> Iterator[None]:
     """A name of an output folder that cannot be used is the user's to change: `ValueError`."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):  # nothing wrong with the name
             raise
-        raise ValueError(f"--out {out}: {what} ({error.strerror})") from None
+        raise ValueError(f"{flag}{out}: {what} ({error.strerror})") from None
 
 
 def open_new(folder: Path, prefix: str) -> tuple[IO[bytes], Path]:
