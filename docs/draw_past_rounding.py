@@ -11,7 +11,10 @@ off where squared gradients are steady, and where they differ from task to task.
 
 from __future__ import annotations
 
+import argparse
 import math
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -102,7 +105,8 @@ def noise(dtype: torch.dtype, steady: bool) -> tuple[float, float]:
     return ratio.std().item(), ratio.rsqrt().mean().item()
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args(arguments)
     for name in ("uint8", "bfloat16"):
         for steady in (True, False):
             deviation, step = noise(past.PAST_DTYPES[name], steady)
@@ -129,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -11,10 +11,11 @@ stale when a dependency appears or goes and not with every line of code.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -164,10 +165,12 @@ def _legend(width: int) -> list[str]:
     return parts
 
 
-def main(arguments: list[str]) -> int:
-    order, found = layers(), links()
-    picture = draw(order, found)
-    if "--check" not in arguments:
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="exit with 1 where it is stale")
+    args = parser.parse_args(arguments)
+    picture = draw(layers(), links())
+    if not args.check:
         FILE.write_text(picture, encoding="utf-8")
         return 0
     fresh = FILE.is_file() and FILE.read_text(encoding="utf-8") == picture

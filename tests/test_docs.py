@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import scripts
 
 from longtail.cli import main
 
@@ -62,6 +63,17 @@ def test_examples_run(page, tmp_path, monkeypatch):
     for name in set(sys.modules) - before:
         if name.startswith("my_"):  # the page's own modules
             del sys.modules[name]
+
+
+@pytest.mark.parametrize("script", sorted(DOCS.glob("draw_*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--no-such-flag"], 2)])
+def test_a_script_that_draws_says_what_it_does_and_draws_nothing(script, arguments, code, capsys):
+    before = {path: path.stat().st_mtime_ns for path in (DOCS / "figures").iterdir()}
+    with pytest.raises(SystemExit) as stop:
+        scripts.load(f"docs/{script.name}").main(arguments)
+    assert stop.value.code == code
+    assert code or "Draws" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (DOCS / "figures").iterdir()} == before
 
 
 def test_every_method_has_a_page_with_the_three_parts():
