@@ -70,6 +70,17 @@ def test_the_sentence_about_fsmol_is_the_published_table() -> None:
     assert shown == [round(found[key], 1) for key in (*wanted, ("multitask", "reset"))]
 
 
+@pytest.mark.parametrize("name", ["REPRODUCIBILITY.md", "docs/benchmarks/wsd.md"])
+def test_word_senses_at_chosen_rates_are_the_published_ones(name: str) -> None:
+    rows = json.loads((RESULTS / "wsd/capped_rates" / "table.json").read_text("utf-8"))["rows"]
+    page = (scripts.ROOT / name).read_text("utf-8").replace("*", "")
+    for named in ({"method": "finetune", "policy": "continual"}, {"method": "multitask"}):
+        row = next(r for r in rows if named.items() <= r.items())
+        assert f"{row['RP']:.2f} ± {row['RP_se']:.2f}" in page
+        assert row["selected"] == {"lr": 3e-5}
+    assert "both at 3e-5" in page
+
+
 def test_the_table_of_split_mnist_is_the_published_one() -> None:
     rows = json.loads((RESULTS / "seq_mnist" / "table.json").read_text("utf-8"))["rows"]
     page = (scripts.ROOT / "docs" / "results.md").read_text("utf-8")
@@ -81,6 +92,45 @@ def test_the_table_of_split_mnist_is_the_published_one() -> None:
             wanted = {"method": method, "policy": policy, "buffer": 200}
             (row,) = [r for r in rows if wanted.items() <= r.items()]
             assert float(cell.partition(" ")[0]) == round(row["RP"], 1), (shown, policy)
+
+
+def test_the_advice_on_methods_is_what_the_tables_say() -> None:
+    """Its numbers, all with MC: what a method adds to Finetune, seed by seed, or both levels."""
+    page = (scripts.ROOT / "docs" / "methods" / "README.md").read_text("utf-8")
+    text = " ".join(page.partition("Where to start")[2].split())
+
+    def row(folder: str, method: str, **labels: int) -> dict:
+        rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
+        wanted = {"method": method, "policy": "continual", **labels}
+        return next(r for r in rows if wanted.items() <= r.items())
+
+    def added(folder: str, method: str, **labels: int) -> tuple[float, float]:
+        ours = row(folder, method, **labels)["RP_by_seed"]
+        theirs = row(folder, "finetune")["RP_by_seed"]
+        by_seed = [ours[seed] - theirs[seed] for seed in theirs]
+        return fmean(by_seed), stdev(by_seed) / len(by_seed) ** 0.5
+
+    def both(method: str) -> tuple[str, str]:
+        small, large = (added("fsmol", method, buffer=size)[0] for size in (3503, 17514))
+        return f"{small:.1f}", f"{large:.1f}"
+
+    small, large = both("reservoir")
+    assert f"adds {small} points with 1% of the examples and {large} with 5%" in text
+    for name, method in (("DER++", "derpp"), ("A-GEM", "agem")):
+        assert "{} ({} and {})".format(name, *both(method)) in text
+    images = [row("seq_mnist", method, buffer=200)["RP"] for method in ("derpp", "reservoir")]
+    assert "({:.1f} against {:.1f} with 200 examples)".format(*images) in text
+    assert f"Finetune has {row('seq_mnist', 'finetune')['RP']:.1f}." in text
+    for folder in ("fsmol", "wsd/capped", "vqa"):
+        levels = [f"{row(folder, method)['RP']:.2f}" for method in ("ewc", "finetune")]
+        assert " against ".join(levels) in text
+    errors = [row("synthetic_methods", method)["RP"] for method in ("ewc", "finetune")]
+    assert "an error of {:.2f} against {:.3f} on".format(*errors) in text
+    assert "({:+.2f} ± {:.2f})".format(*added("fsmol", "ewc")) in text
+    assert "EWC++ adds {:.2f} ± {:.2f} on FS-Mol".format(*added("fsmol", "ewcpp")) in text
+    for method in ("reservoir", "ewcpp"):  # "nothing that could be told from zero"
+        mean, se = added("synthetic_methods", method)
+        assert abs(mean) <= 2 * se
 
 
 def test_when_it_helps_is_what_the_tables_say() -> None:
