@@ -123,3 +123,21 @@ def test_every_command_is_understood(page, monkeypatch):
 def test_the_commands_are_found():
     assert ["longtail", "study", "studies/table1.toml"] in commands_of(ROOT / "README.md")
     assert sum(len(commands_of(page)) for page in ALL_PAGES) > 60
+
+
+COMMAND = re.compile(r"^On the command line: `longtail (run toy .*?)`", re.MULTILINE)
+METHOD_COMMANDS = {
+    page.stem: found[1]
+    for page in sorted((DOCS / "methods").glob("*.md"))
+    if (found := COMMAND.search(page.read_text("utf-8")))
+}
+
+
+def test_most_method_pages_have_a_command():
+    assert len(METHOD_COMMANDS) > 12
+
+
+@pytest.mark.parametrize("page", METHOD_COMMANDS)
+def test_the_command_of_a_method_page_runs(page, tmp_path):
+    short = ["--set", "data.tasks=2", "--quiet", "--out", str(tmp_path / "run")]
+    assert main([*shlex.split(METHOD_COMMANDS[page]), *short]) == 0
