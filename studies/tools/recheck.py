@@ -32,6 +32,10 @@ STUDY_OF = {
     "past_dtype/mnist": "past_dtype_mnist",
     "past_dtype/fsmol": "past_dtype_fsmol",
     "past_dtype/wsd": "past_dtype_wsd",
+    "rivals/synthetic": "rivals_synthetic",
+    "rivals/mnist": "rivals_mnist",
+    "rivals/fsmol": "rivals_fsmol",
+    "rivals/wsd": "rivals_wsd",
     "wsd/short/diagnosis": "wsd_diagnosis",
     "wsd/short/reservoir": "wsd_short",
 }

@@ -3,8 +3,8 @@
     python studies/tools/rival_pages.py            write the pages
     python studies/tools/rival_pages.py --check    exit code 1 where a page is out of date
 
-The block lies between two marks in `docs/methods/<name>.md`, and in `docs/averages.md`, and is
-written by nobody else.
+The block lies between two marks in `docs/methods/<name>.md` and in `docs/averages.md`, and is
+written by nobody else; that in `results/rivals/README.md` has all rows, the best first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "results" / "rivals" / "table.json"
 PAGES = ROOT / "docs" / "methods"
 AVERAGES = ROOT / "docs" / "averages.md"
+WHOLE = TABLE.parent / "README.md"
 BLOCK = re.compile(r"(<!-- numbers: begin[^>]*-->\n).*?(<!-- numbers: end -->)", re.DOTALL)
 # Pages of optimizers and policies: their rows go by the policy.
 POLICIES = {
@@ -34,8 +35,8 @@ NOTHING = "Not measured yet.\n"
 
 def pages() -> list[Path]:
     """The pages that have such a block."""
-    known = (*sorted(PAGES.glob("*.md")), AVERAGES)
-    return [path for path in known if BLOCK.search(path.read_text("utf-8"))]
+    known = (*sorted(PAGES.glob("*.md")), AVERAGES, WHOLE)
+    return [p for p in known if p.is_file() and BLOCK.search(p.read_text("utf-8"))]
 
 
 def rows_of(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -68,19 +69,39 @@ def block(name: str, rows: list[dict[str, Any]], root: str = "../..") -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in shown:
-        numbers = " | ".join(_number(row, metric) for metric in ("RP", "LP", "FGT"))
-        chosen = ", ".join(f"{k} {v:g}" for k, v in (row.get("selected") or {}).items())
-        time = "" if row["time"] is None else f"{row['time']:.2f}"
-        lines.append(
-            f"| {row['benchmark']} | {row['method']}, {row['policy']} | {numbers} | "
-            f"{row['bytes']} | {time} | {chosen} |"
-        )
+        name = f"{row['method']}, {row['policy']}"
+        lines.append(f"| {row['benchmark']} | {name} | {_cells(row)} |")
     note = (
         "\nMean and standard error over seeds; bytes a parameter beyond AdamW, time of a step in "
         "AdamW's.\nOf synthetic, an error, less is better. From [the joined table]"
         f"({root}/results/rivals/table.json).\n"
     )
     return "\n".join(lines) + "\n" + note
+
+
+def whole(rows: list[dict[str, Any]]) -> str:
+    """A table for each benchmark and kind, with a buffer of data or without, the best row first."""
+    parts = []
+    for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
+        for stored, kind in ((False, "without data"), (True, "with a buffer of data")):
+            part = [r for r in rows if (r["benchmark"], r["examples"]) == (benchmark, stored)]
+            sign = -1.0 if part and part[0]["higher_is_better"] else 1.0
+            part.sort(key=lambda row: (row["RP"] is None, sign * (row["RP"] or 0.0)))
+            lines = [
+                f"{benchmark}, {kind}:\n",
+                "| row | RP | LP | FGT | bytes | time | chosen |",
+                "| --- | --- | --- | --- | --- | --- | --- |",
+                *(f"| {row['method']}, {row['policy']} | {_cells(row)} |" for row in part),
+            ]
+            parts += ["\n".join(lines) + "\n"] if part else []
+    return "\n".join(parts)
+
+
+def _cells(row: dict[str, Any]) -> str:
+    numbers = " | ".join(_number(row, metric) for metric in ("RP", "LP", "FGT"))
+    chosen = ", ".join(f"{k} {v:g}" for k, v in (row.get("selected") or {}).items())
+    time = "" if row["time"] is None else f"{row['time']:.2f}"
+    return f"{numbers} | {row['bytes']} | {time} | {chosen}"
 
 
 def _number(row: dict[str, Any], metric: str) -> str:
@@ -92,7 +113,10 @@ def _number(row: dict[str, Any], metric: str) -> str:
 
 def filled(path: Path, rows: list[dict[str, Any]]) -> str:
     """A page's text with its block as it should be."""
-    text = block(path.stem, rows, ".." if path == AVERAGES else "../..")
+    if path == WHOLE:
+        text = whole(rows)
+    else:
+        text = block(path.stem, rows, ".." if path == AVERAGES else "../..")
     return BLOCK.sub(lambda found: found[1] + text + found[2], path.read_text("utf-8"))
 
 

@@ -147,3 +147,11 @@ def test_mc_that_diverged_loses() -> None:
     claims = verdicts([r | ({"RP": None} if r["policy"] == "continual" else {}) for r in rows()])
     assert told(claims, "no rival without data retains more in one") == "fails"
     assert told(claims, "no rival with a buffer retains more in one") == "fails"
+
+
+def test_an_average_is_compared_with_the_weights_under_its_policy() -> None:
+    claims = verdicts(rows({("finetune", "carry, ema"): 56.0, ("reservoir", "carry, ema"): 61.0}))
+    words = "Adam kept: the average of the weights (ema) retains more than the weights"
+    assert told(claims, f"Finetune, {words}") == "holds"
+    assert told(claims, f"Reservoir, {words}") == "fails"
+    assert not any("task average" in text for text in claims)

@@ -92,6 +92,7 @@ def _claims(rows: Rows, sign: float) -> list[Claim]:
     found = [
         *_at_equal_memory(rows, sign, better),
         *_pairs(rows, better),
+        *_averages(rows, better),
         *_way_to_multitask(rows, sign),
     ]
     if not found:
@@ -157,6 +158,23 @@ def _pairs(rows: Rows, better: Better) -> list[Claim]:
             except KeyError:
                 continue
             found.append(better(f"{text}, {told}", *pair))
+    return found
+
+
+def _averages(rows: Rows, better: Better) -> list[Claim]:
+    """An average of the weights against the weights, each at its own rate."""
+    found = []
+    for method in ("finetune", "reservoir"):
+        for policy, told in (("carry", "Adam kept"), (OURS, "with MC")):
+            for kind in AVERAGES:
+                try:
+                    average = find(rows, method=method, policy=f"{policy}, {kind}")
+                    plain = find(rows, method=method, policy=policy)
+                except KeyError:
+                    continue
+                name = f"{METHOD_NAMES[method]}, {told}"
+                text = f"{name}: the average of the weights ({kind}) retains more than the weights"
+                found.append(better(text, average, plain))
     return found
 
 
