@@ -125,11 +125,11 @@ def test_the_commands_are_found():
     assert sum(len(commands_of(page)) for page in ALL_PAGES) > 60
 
 
-COMMAND = re.compile(r"^On the command line: `longtail (run toy .*?)`", re.MULTILINE)
+METHOD_COMMAND = re.compile(r"^On the command line: `longtail (run toy .*?)`", re.MULTILINE)
 METHOD_COMMANDS = {
     page.stem: found[1]
     for page in sorted((DOCS / "methods").glob("*.md"))
-    if (found := COMMAND.search(page.read_text("utf-8")))
+    if (found := METHOD_COMMAND.search(page.read_text("utf-8")))
 }
 
 

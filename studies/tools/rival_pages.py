@@ -107,7 +107,7 @@ def _cells(row: dict[str, Any]) -> str:
 def _number(row: dict[str, Any], metric: str) -> str:
     value, se = row.get(metric), row.get(f"{metric}_se")
     if value is None:
-        return "diverged"
+        return "diverged" if row.get("RP") is None else ""
     return f"{value:.2f}" + (f" ± {se:.2f}" if se is not None else "")
 
 

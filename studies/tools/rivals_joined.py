@@ -142,9 +142,13 @@ def _panel(ax: Any, rows: list[dict[str, Any]], cost: str, label: str) -> None:
         edge = frontier(part, cost)
         line = ([row[key] for row in edge] for key in (cost, "RP"))
         ax.plot(*line, color=colour, drawstyle="steps-post", label=f"{kind} (stars: with MC)")
-        for row in edge:
-            ax.annotate(name_of(row), (row[cost], row["RP"]), fontsize=6, xytext=(3, 3),
-                        textcoords="offset points")  # fmt: skip
+        for i, row in enumerate(edge):  # names of neighbours above and below their points
+            ax.annotate(name_of(row), (row[cost], row["RP"]), fontsize=6,
+                        xytext=(4, (4, -9, 13)[i % 3]), textcoords="offset points")  # fmt: skip
+    if cost == "time" and any(row[cost] is not None for row in rows):
+        ax.set_xscale("log")
+        ax.set_xticks([1, 2, 4, 8, 16], labels=["1", "2", "4", "8", "16"])
+        ax.minorticks_off()
     if rows and not rows[0]["higher_is_better"]:
         ax.set_yscale("log")
     if ax.get_legend_handles_labels()[0]:

@@ -81,6 +81,16 @@ def test_word_senses_at_chosen_rates_are_the_published_ones(name: str) -> None:
     assert "both at 3e-5" in page
 
 
+def test_what_the_readme_says_of_the_average_is_in_the_rivals_table() -> None:
+    rows = json.loads((RESULTS / "rivals" / "table.json").read_text("utf-8"))["rows"]
+    found = {(row["benchmark"], row["method"], row["policy"]): row["RP"] for row in rows}
+    wanted = [found["mnist", "finetune", policy] for policy in ("carry, task average", "continual")]
+    readme = (scripts.ROOT / "README.md").read_text("utf-8")
+    said = re.search(r"retains (\d+\.\d)% and Continual AdamW (\d+\.\d)%", readme)
+    assert said
+    assert [float(number) for number in said.groups()] == [round(value, 1) for value in wanted]
+
+
 def test_the_table_of_split_mnist_is_the_published_one() -> None:
     rows = json.loads((RESULTS / "seq_mnist" / "table.json").read_text("utf-8"))["rows"]
     page = (scripts.ROOT / "docs" / "results.md").read_text("utf-8")

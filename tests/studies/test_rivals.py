@@ -14,6 +14,8 @@ from longtail.report.claims.rivals import extra_bytes
 from longtail.study.expand import expand
 from longtail.study.file import read_study
 
+RIVALS = scripts.ROOT / "results" / "rivals"
+PERF = scripts.ROOT / "results" / "perf" / "rival_step_cpu.json"
 STUDIES = scripts.ROOT / "studies"
 NUMBERS = {
     ("finetune", "continual"): 60.0,
@@ -105,3 +107,10 @@ def test_pages_show_their_own_rows_beside_mc(pages, joined, tmp_path: Path) -> N
     known = {path.stem for path in pages.pages()}
     assert {"l2", "si", "lwf", "ewc_adam", "coma", "cofima", "mofo", "adam_rel", "upgd"} <= known
     assert pages.main(["--check"]) == 0
+
+
+def test_the_published_table_is_that_of_its_parts(joined) -> None:
+    """With the checks of today, and nothing changed by hand."""
+    found = json.loads((RIVALS / "table.json").read_text("utf-8"))
+    again = joined.joined(RIVALS, PERF)
+    assert found == json.loads(json.dumps(again))
