@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import resumed_weeks
 
 import longtail.methods
 import longtail.tasks
@@ -343,21 +344,14 @@ def test_a_resumed_week_goes_on_with_its_average(tmp_path: Path) -> None:
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("name", ["SynapticIntelligence", "Reservoir"])
-def test_a_resumed_week_goes_on_with_what_its_method_knows(tmp_path: Path, name: str) -> None:
-    """SI sums along the way, and a buffer takes in every batch: half a week is not to be lost."""
+@pytest.mark.parametrize("make", resumed_weeks.METHODS)
+def test_a_resumed_week_goes_on_with_what_its_method_knows(tmp_path: Path, make) -> None:
     found = []
-    make = functools.partial(getattr(longtail.methods, name))
     for resume in (None, str(tmp_path / "week" / "checkpoint-4")):
-        model = make_model()
-        trainer, _ = make_trainer(model, tmp_path / "week", 1)
+        trainer, _ = make_trainer(make_model(), tmp_path / "week", 1)
         memory = tmp_path / f"memory{len(found)}"
         callback = ContinualCallback(memory=memory, method=make, trainer=trainer)
         trainer.add_callback(callback)
         trainer.train(resume_from_checkpoint=resume)
-        assert callback.in_loop is not None
-        method = callback.in_loop.method
-        found.append(method.sum_F if name != "Reservoir" else [torch.tensor(method.buffer.count)])
-    for whole, resumed in zip(*found, strict=True):
-        assert torch.equal(whole, resumed)
-    assert any(bool((x > 0).any()) for x in found[0])
+        found.append(resumed_weeks.known(callback.in_loop))
+    resumed_weeks.check_same(*found)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import resumed_weeks
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -257,19 +258,14 @@ def test_a_resumed_week_goes_on_with_its_average(tmp_path: Path) -> None:
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("name", ["SynapticIntelligence", "Reservoir"])
-def test_a_resumed_week_goes_on_with_what_its_method_knows(tmp_path: Path, name: str) -> None:
-    """SI sums along the way, and a buffer takes in every batch: half a week is not to be lost."""
+@pytest.mark.parametrize("make", resumed_weeks.METHODS)
+def test_a_resumed_week_goes_on_with_what_its_method_knows(tmp_path: Path, make) -> None:
     found = []
     for resume in (None, str(tmp_path / "epoch=0.ckpt")):
-        used = {"method": getattr(longtail.methods, name), "objective": CLASSIFICATION}
-        model, callback = Model(), ContinualCallback(tmp_path / f"{resume is None}", **used)
+        used = {"method": make, "objective": CLASSIFICATION}
+        callback = ContinualCallback(tmp_path / f"{resume is None}", **used)
         checkpoint = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
         callbacks = [callback] if resume else [checkpoint, callback]
-        make_trainer(tmp_path, *callbacks).fit(model, data(1), ckpt_path=resume)
-        assert callback.in_loop is not None
-        method = callback.in_loop.method
-        found.append(method.sum_F if name != "Reservoir" else [torch.tensor(method.buffer.count)])
-    for whole, resumed in zip(*found, strict=True):
-        assert torch.equal(whole, resumed)
-    assert any(bool((x > 0).any()) for x in found[0])
+        make_trainer(tmp_path, *callbacks).fit(Model(), data(1), ckpt_path=resume)
+        found.append(resumed_weeks.known(callback.in_loop))
+    resumed_weeks.check_same(*found)

@@ -142,19 +142,15 @@ class ContinualCallback(TrainerCallback):
         optimizer, model = given["optimizer"], given["model"]
         if self.in_loop is not None:
             self.in_loop.end_task(self._examples(given["train_dataloader"], args))
-            if args.should_save:
-                self.in_loop.save(memory_path(self._folder(args)).parent)
         end_task(optimizer)
         self._save(optimizer, self._folder(args), model)
         if self.average is not None:
             self.average.end_task()
-            if args.should_save:
-                self.average.save(memory_path(self._folder(args)).parent)
+        self._save_beside(args, memory_path(self._folder(args)).parent)
         last = _checkpoint(args, state)
         if last.is_dir():
             self._save(optimizer, last, model)
-            if self.in_loop is not None and args.should_save:
-                self.in_loop.save(last)
+            self._save_beside(args, last)
             if args.should_save and (last / OPTIMIZER_NAME).is_file():
                 torch.save(optimizer.state_dict(), last / OPTIMIZER_NAME)
         if self.earlier is not None:
@@ -171,12 +167,7 @@ class ContinualCallback(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        if not args.should_save:
-            return
-        if self.in_loop is not None:
-            self.in_loop.save(_checkpoint(args, state))
-        if self.average is not None:
-            self.average.save(_checkpoint(args, state))
+        self._save_beside(args, _checkpoint(args, state))
 
     def _begin_average(self, model: Any, args: TrainingArguments, state: TrainerState) -> None:
         """The average of earlier weeks, or that of a checkpoint in the middle of one."""
@@ -226,6 +217,12 @@ class ContinualCallback(TrainerCallback):
 
     def _save(self, optimizer: Any, folder: str | os.PathLike[str], model: Any) -> None:
         save_memory(optimizer, folder, model, dtype=self.dtype, names=self.names)
+
+    def _save_beside(self, args: TrainingArguments, folder: Path) -> None:
+        """What the method knows and the average, by the process that saves."""
+        for part in (self.in_loop, self.average):
+            if part is not None and args.should_save:
+                part.save(folder)
 
     def _folder(self, args: TrainingArguments) -> str | os.PathLike[str]:
         if self.memory is not None:

@@ -35,7 +35,9 @@ class Anchored(Method):
         passing = {id(p) for p in task_parameters(self.model)}
         every = parameter_groups(self.model)
         self.shared = [id(p) not in passing for group in every for p in group]
-        self.parameters = [p for group in every for p in group if id(p) not in passing]
+        kept = [[p for p in group if id(p) not in passing] for group in every]
+        self.sizes = [len(group) for group in kept]  # how many each policy of a stack has
+        self.parameters = [p for group in kept for p in group]
         self.weights = [p.detach() for p in self.parameters]  # the same storage
         self.anchor = [torch.zeros_like(p) for p in self.weights]
 

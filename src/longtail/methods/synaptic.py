@@ -11,6 +11,7 @@ gradient of the task's loss alone, before the penalty joins it.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,6 @@ from torch import Tensor
 
 from longtail.methods.base import gradients
 from longtail.methods.quadratic import QuadraticPenalty
-from longtail.replicas import parameter_groups, task_parameters
 from longtail.tasks import Batch, Examples
 
 
@@ -69,10 +69,8 @@ class SynapticIntelligence(QuadraticPenalty):
 
     def beside_weights(self) -> list[list[Tensor]]:
         """ω: the way to the best epoch is the one that counts."""
-        passing = {id(p) for p in task_parameters(self.model)}
-        sizes = [sum(id(p) not in passing for p in g) for g in parameter_groups(self.model)]
         omega = iter(self.omega)
-        return [[next(omega) for _ in range(size)] for size in sizes]
+        return [list(itertools.islice(omega, size)) for size in self.sizes]
 
     def end_task(self, train: Examples | None) -> None:
         if train is None:

@@ -150,12 +150,11 @@ def sample(n: int, k: int, seed: Seed, *key: Key) -> Tensor:
             different = list(dict.fromkeys(stream.tolist()))
             if len(different) >= k:
                 return torch.from_numpy(np.array(different[:k], np.int64))
-            length *= 2
-            continue
-        first = _first_seen(stream)
-        count = first.cumsum(-1)
-        if count[..., -1].min() >= k:
-            return torch.from_numpy(stream[first & (count <= k)].reshape(*stream.shape[:-1], k))
+        else:
+            first = _first_seen(stream)
+            count = first.cumsum(-1)
+            if count[..., -1].min() >= k:
+                return torch.from_numpy(stream[first & (count <= k)].reshape(*stream.shape[:-1], k))
         length *= 2  # the same stream, read further
 
 
