@@ -54,7 +54,8 @@ def settings(row: dict[str, Any], planned: list[Planned]) -> dict[str, Any]:
         if (run.config.method, run.config.optimizer) != (row["method"], row["policy"]):
             continue
         found = {key.partition(".")[2]: flat[key] for key in SETTINGS if key in flat}
-        if all(row.get(key, value) == value for key, value in found.items()):
+        known = {**row, **row.get("selected", {})}
+        if all(known.get(key, value) == value for key, value in found.items()):
             return found
     raise ValueError(f"no run of the study is {row['method']} with {row['policy']}")
 

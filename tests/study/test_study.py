@@ -19,6 +19,7 @@ from longtail.benchmarks import toy
 from longtail.report import figures
 from longtail.report.groups import group
 from longtail.report.results import load
+from longtail.report.selection import select
 from longtail.report.tables import build as build_table
 from longtail.runs.build import build_stack
 from longtail.study import command as execution
@@ -142,6 +143,55 @@ average = true
     (out / "plan.json").write_text(json.dumps({**table, "report": {"average": False}}))
     found = {(run.labels["policy"], run.seed): run for run in load(out).finished}
     assert found["averaged", 0].metric("RP") == found["plain", 0].metric("RP")
+
+
+BESIDE = """
+[grid]
+"train.lr" = [0.01, 0.05, 0.2]
+[select]
+key = "train.lr"
+seeds = [8]
+[[policies]]
+name = "plain"
+optimizer = "carry"
+[[policies]]
+name = "kept"
+optimizer = "carry"
+methods = ["finetune"]
+train = { average = "task", epochs = 2 }
+[report]
+average = "beside"
+"""
+
+
+def test_an_average_may_have_a_row_beside_the_weights_at_a_rate_of_its_own(tmp_path: Path, capsys):
+    path, out = study_file(tmp_path, TINY + BESIDE), tmp_path / "out"
+    words = (path, "--out", out, "--quiet", "--no-report")
+    assert study(*words, "--only", "seed=8") == 0
+    scores = {(r.labels["policy"], r.labels["lr"]): r.metric("RP") for r in load(out).finished}
+    chosen = {
+        policy: max((0.01, 0.05, 0.2), key=lambda lr: scores[policy, lr])
+        for policy in ("plain", "kept", "kept, task average")
+    }
+    assert chosen["kept"] != chosen["kept, task average"]
+    assert study(*words, "--best") == 0
+    results = load(out)
+    reported = [run for run in results.finished if run.seed != 8]
+    trained = {(run.config["train"].get("average", "none"), run.labels["lr"]) for run in reported}
+    kept = {("task", chosen["kept"]), ("task", chosen["kept, task average"])}
+    assert trained == {("none", chosen["plain"])} | kept
+    assert len(results.finished) > 12  # some stand twice
+    assert results.state.startswith("12 of 12 runs finished")
+    select(results)
+    rows = {row["policy"]: row for row in build_table(results).rows}
+    assert {"plain", "kept", "kept, task average"} == {*rows}
+    for policy, lr in chosen.items():
+        assert rows[policy]["selected"] == {"lr": lr}
+        assert rows[policy]["seeds"] == 2
+    assert rows["kept"]["RP"] != rows["kept, task average"]["RP"]
+    path.write_text(path.read_text().replace('"beside"', '"besides"'))
+    assert study(*words) == 2
+    assert "report.average must be" in capsys.readouterr().err
 
 
 def test_adding_a_seed_keeps_the_ids_of_the_others(tmp_path: Path):

@@ -26,6 +26,8 @@ class Labelled(Protocol):
 
 
 R = TypeVar("R", bound=Labelled)
+BESIDE = "beside"  # report.average: a row of its own for the average of a run's weights
+AVERAGES = {"task": "task average", "ema": "ema"}  # what train.average is called in a policy's name
 
 
 def label(runs: list[R], plan: dict[str, Any]) -> list[R]:
@@ -64,6 +66,15 @@ def label_names(keys: Sequence[str], taken: Collection[str] = ()) -> dict[str, s
         key: key.replace(".", "_") if name in used or short.count(name) > 1 else name
         for key, name in zip(keys, short, strict=True)
     }
+
+
+def average_labels(labels: Mapping[str, Any], average: str) -> dict[str, Any]:
+    """The labels of the row that a run's average of the weights has beside the weights' own.
+
+    >>> average_labels({"method": "ewc", "policy": "carry", "lr": 0.1}, "task")
+    {'method': 'ewc', 'policy': 'carry, task average', 'lr': 0.1}
+    """
+    return {**labels, "policy": f"{labels['policy']}, {AVERAGES[average]}"}
 
 
 def run_name(labels: Mapping[str, Any], seed: int) -> str:

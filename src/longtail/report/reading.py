@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from longtail.report.labelling import BESIDE
 from longtail.runs.files import StudyFiles, TrainingFiles
 from longtail.support.files import parse_json
 
@@ -56,7 +57,7 @@ def _fits(key: str, value: Any) -> bool:
     if key in ("title", "paper", "unit", "columns"):
         return isinstance(value, str)
     if key == "average":
-        return isinstance(value, bool)
+        return isinstance(value, bool) or value == BESIDE
     texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
     return texts and (key != "pair" or len(value) == 2)
 

@@ -8,7 +8,8 @@ sentence in `Results.problems`, not an error.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from longtail.names import METRICS
-from longtail.report.labelling import label
+from longtail.report.labelling import AVERAGES, BESIDE, average_labels, label
 from longtail.report.reading import (
     names_of,
     note,
@@ -109,6 +110,15 @@ class Result:
         if isinstance(average, dict):
             self.summary = {**self.summary, **average}
             self.__dict__["scores"] = None
+
+    def of_average(self) -> Result | None:
+        """The same run as its average of the weights scores it, under a name of its own."""
+        kind = self.config.get("train", {}).get("average")
+        if kind not in AVERAGES or not isinstance(self.summary.get("average"), dict):
+            return None
+        found = replace(self, labels=average_labels(self.labels, kind))
+        found.take_average()
+        return found
 
     def damage(self) -> str | None:
         """What is wrong with the files of a finished run, as a sentence."""
@@ -234,9 +244,9 @@ class Results:
     @property
     def state(self) -> str:
         """How far the study is, as a sentence."""
-        shown, failed = len(self.finished), sum(run.status == "failed" for run in self.runs)
+        shown, failed = count(self.finished), sum(run.status == "failed" for run in self.runs)
         done = shown + self.not_selected
-        planned = max(len(self.plan.get("runs", [])), len(self.runs) + self.not_selected)
+        planned = max(len(self.plan.get("runs", [])), count(self.runs) + self.not_selected)
         if not planned:
             return f"No runs in {self.folder.name or self.folder}."
         text = f"{done} of {planned} runs finished"
@@ -266,6 +276,11 @@ class Results:
         ]
         columns = ["id", "method", "policy", "seed", "status", *METRICS]
         return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=columns)
+
+
+def count(runs: Iterable[Result]) -> int:
+    """How many runs these are, where one may stand twice: by its weights and by their average."""
+    return len({run.id for run in runs})
 
 
 def load(folder: str | Path) -> Results:
@@ -305,11 +320,15 @@ def load(folder: str | Path) -> Results:
         if run.status == "finished" and (wrong := run.damage()):
             run.status = "damaged"
             note(problems, run.folder, f"is damaged and left out: {wrong} ({run.id})")
-    if plan.get("report", {}).get("average") is True:
+    average = plan.get("report", {}).get("average")
+    if average is True:
         for run in found.values():
             run.take_average()
     runs = label(list(found.values()), plan)
-    if left := len(found) - len(runs):
+    if average == BESIDE:
+        pairs = [(run, run.of_average()) for run in runs]
+        runs = [run for pair in pairs for run in pair if run is not None]
+    if left := len(found) - count(runs):
         problems.append(
             f"{left} runs in this folder are not in its {StudyFiles.PLAN} and left out."
         )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from longtail.report.groups import display
-from longtail.report.results import Result, Results
+from longtail.report.results import Result, Results, count
 
 
 def select(results: Results) -> None:
@@ -24,23 +24,25 @@ def select(results: Results) -> None:
     if not keys or not results.finished:
         return
     families = _families(results, keys)
-    kept: set[str] = set()
+    kept: set[int] = (
+        set()
+    )  # not by the run's name: it may stand twice, the second time by its average
     notes = []
     for rest, values in families.items():
         name = " ".join(display(k, v) for k, v in json.loads(rest).items())
         chosen = _best(values, choosing)
         if chosen is None:
             results.problems.append(_nothing(name, keys, choosing))
-            kept |= {run.id for runs in values.values() for run in runs}
+            kept |= {id(run) for runs in values.values() for run in runs}
             continue
-        kept |= {run.id for run in values[chosen] if run.seed not in choosing}
+        kept |= {id(run) for run in values[chosen] if run.seed not in choosing}
         notes.append(f"{name} {_told(json.loads(chosen), keys)}".strip())
         for run in values[chosen]:  # no longer part of the name: it may differ between methods
             run.chosen = json.loads(chosen)
             run.labels = {k: v for k, v in run.labels.items() if k not in keys}
-    before = len(results.runs)
-    results.runs = [run for run in results.runs if run.id in kept or run.status != "finished"]
-    results.not_selected += before - len(results.runs)
+    before = count(results.runs)
+    results.runs = [run for run in results.runs if id(run) in kept or run.status != "finished"]
+    results.not_selected += before - count(results.runs)
     if notes:
         scores = {_score(values, choosing) for values in families.values()}
         by = " or ".join("RP" if name == "RP" else "validation score" for name in sorted(scores))

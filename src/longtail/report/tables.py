@@ -12,7 +12,7 @@ import numpy as np
 from longtail.names import METRICS, POLICY_NAMES
 from longtail.report import paper
 from longtail.report.groups import Group, display, group, measured, named_row
-from longtail.report.results import Result, Results
+from longtail.report.results import Result, Results, count
 from longtail.report.statistics import GROWTH, growth
 
 PERCENT_SCORES = {"accuracy", "exact_match", "em", "f1", "score"}
@@ -198,7 +198,7 @@ def _notes(table: Table, results: Results) -> list[str]:
         notes.append(f"No run has a value of {', '.join(missing)}.")
     for note in results.plan.get("selected", []):
         notes.append(str(note))
-    if len(results.finished) < max(len(results.plan.get("runs", [])), len(results.runs)):
+    if count(results.finished) < max(len(results.plan.get("runs", [])), count(results.runs)):
         notes.append(results.state)
     return notes
 

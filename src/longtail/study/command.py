@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from longtail.report.labelling import AVERAGES, BESIDE, average_labels
 from longtail.report.reading import read_plan
 from longtail.report.results import load
 from longtail.report.selection import best_values, labels_of, place
@@ -163,18 +164,31 @@ def at_best(study: Study, wanted: list[Planned], folder: Path) -> list[Planned]:
         raise ValueError("--best: [select] of the study file names no seeds to choose by")
     known = best_values(load(folder)) if folder.is_dir() else {}
     keys = labels_of({"select": study.select, "runs": [{"labels": r.labels} for r in wanted]})
-    placed = [(run, *place(run.labels, keys)) for run in wanted]
-    missing = {family for _, family, _ in placed if family not in known}
+    beside = study.report.get("average") == BESIDE
+    placed = [
+        (run, place(labels, keys)) for run in wanted for labels in rows_of(run, beside=beside)
+    ]
+    missing = {family for _, (family, _) in placed if family not in known}
     if missing:
         seeds = f"{choosing[0]}-{choosing[-1]}"
         raise ValueError(
             f"--best: {len(missing)} rows have no finished run of seeds {seeds}: train these "
             f"first, with --only seed={seeds}"
         )
-    return [
-        run
-        for run, family, value in placed
+    best = {
+        run.id
+        for run, (family, value) in placed
         if known[family] == value and run.config.seed not in choosing
+    }
+    return [run for run in wanted if run.id in best]
+
+
+def rows_of(run: Planned, *, beside: bool) -> list[dict[str, Any]]:
+    """The labels of the rows that a run will stand in: its average has one too where it may."""
+    average = run.config.train.average
+    return [
+        run.labels,
+        *([average_labels(run.labels, average)] if beside and average in AVERAGES else []),
     ]
 
 

@@ -54,7 +54,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from longtail.report import checks, paper
 from longtail.report.groups import measured
@@ -74,7 +74,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "report": {
         "title": str, "paper": str, "unit": str, "metrics": list[str], "further": list[str],
         "index": list[str], "columns": str, "pair": tuple[str, str], "checks": list[str],
-        "average": bool,
+        "average": bool | Literal["beside"],
     },
 }  # fmt: skip
 ROW_TABLES = ("train", "optim", "policy")  # settings of a row of [[policies]] alone

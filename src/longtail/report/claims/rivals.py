@@ -36,7 +36,9 @@ def extra_bytes(row: Row) -> int:
     """What a row keeps of a parameter beyond AdamW; policies that begin with `continual` are MC."""
     policy, _, further = str(row["policy"]).partition(", ")
     own = ONE if policy == OURS else POLICY_BYTES[policy]
-    return METHOD_BYTES[row["method"]] + own + (ONE if further in AVERAGES else 0)
+    return (
+        METHOD_BYTES[row["method"]] + own + (ONE if further.rpartition(", ")[2] in AVERAGES else 0)
+    )
 
 
 def stores_examples(row: Row) -> bool:
