@@ -348,6 +348,15 @@ def test_seeds_and_conditions(tmp_path: Path):
         matching(runs, ["polcy=reset"])
 
 
+def test_only_takes_a_policy_whose_name_has_a_comma(tmp_path: Path):
+    rows = '[[policies]]\nname = "carry, ema"\noptimizer = "carry"\ntrain = { average = "ema" }\n'
+    rows += '[[policies]]\nname = "carry"\n[[policies]]\nname = "reset"\noptimizer = "reset"\n'
+    runs = expand(read_study(study_file(tmp_path, TINY + rows)))
+    found = [matching(runs, [f"policy={text}"]) for text in ("carry, ema", "carry,reset")]
+    told = [{run.labels["policy"] for run in part} for part in found]
+    assert told == [{"carry, ema"}, {"carry", "reset"}]
+
+
 def test_executes_reports_and_later_computes_only_what_is_new(tmp_path: Path, capsys):
     out = tmp_path / "out"
     assert study(study_file(tmp_path), "--out", out) == 0

@@ -201,7 +201,9 @@ def matching(runs: list[Planned], conditions: Sequence[str]) -> list[Planned]:
             known = {str(names.get(key)) for _, names in named}
             paths = {run.config.method: run.labels["method"] for run in runs}
             also = paths if key == "method" else {}  # a user's method has a name and a path
-            texts = [also.get(value.strip(), value.strip()) for value in wanted.split(",")]
+            whole = wanted.strip() in known  # the name of a policy may have a comma
+            words = [wanted] if whole else wanted.split(",")
+            texts = [also.get(word.strip(), word.strip()) for word in words]
             values = {_meant(text, key, known) for text in texts}
         chosen = {run.id for run, names in named if str(names.get(key)) in values}
         left = [run for run in left if run.id in chosen]
