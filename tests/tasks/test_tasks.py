@@ -351,6 +351,14 @@ def test_columns_of_different_lengths_are_refused():
         TensorExamples((torch.zeros(4), torch.zeros(3)), torch.zeros(4))
 
 
+def test_examples_are_read_where_their_columns_lie():
+    """A user's table on a GPU is not looked up with numbers on the CPU; `meta` is a device too."""
+    table = TensorExamples(torch.zeros(4, 2, device="meta"), torch.zeros(4, device="meta"))
+    assert table.device.type == table[torch.tensor([1, 3])][0].device.type == "meta"
+    mapped = TensorExamples(np.zeros((4, 2)), np.zeros(4))
+    assert mapped.device.type == mapped[torch.tensor([1, 3])][0].device.type == "cpu"
+
+
 def test_rows_of_rows():
     rows = Rows(TensorExamples(*numbered(0, 0, 10)), torch.tensor([9, 4, 2, 7]))
     assert targets(rows.narrow(1, 3)) == [4, 2]

@@ -116,14 +116,18 @@ def locate(examples: Examples, index: Tensor) -> tuple[Examples, Tensor]:
 class TensorExamples:
     """Columns ``[n, ...]`` in memory or memory-mapped, shared by all replicas.
 
-    Memory-mapped columns stay where they are: ``to(device)`` sends each batch there.
+    Memory-mapped columns stay where they are: ``to(device)`` sends each batch there. Without a
+    ``device`` it is that of the columns in memory.
     """
 
     _whole: "tuple[TensorExamples, int] | None" = None  # of what table this is a part, from where
 
-    def __init__(self, inputs: Any, targets: Any, device: Device = "cpu") -> None:
+    def __init__(self, inputs: Any, targets: Any, device: Device | None = None) -> None:
+        columns = leaves((inputs, targets))
+        if device is None:
+            device = next((c.device for c in columns if isinstance(c, Tensor)), "cpu")
         self.inputs, self.targets, self.device = inputs, targets, torch.device(device)
-        for column in leaves((inputs, targets)):
+        for column in columns:
             if len(column) != len(targets):
                 raise ValueError(f"{len(column)} rows in one column, {len(targets)} in the targets")
 
