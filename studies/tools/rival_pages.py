@@ -31,6 +31,7 @@ POLICIES = {
     "averages": ("carry, task average", "continual, task average", "carry, ema", "continual, ema"),
 }
 NOTHING = "Not measured yet.\n"
+RANKED, TWO_BUFFERS = 5, 8  # rows of each kind, and bytes a parameter
 
 
 def pages() -> list[Path]:
@@ -79,9 +80,9 @@ def block(name: str, rows: list[dict[str, Any]], root: str = "../..") -> str:
     return "\n".join(lines) + "\n" + note
 
 
-def whole(rows: list[dict[str, Any]]) -> str:
+def whole(rows: list[dict[str, Any]], ranking: list[dict[str, Any]]) -> str:
     """A table for each benchmark and kind, with a buffer of data or without, the best row first."""
-    parts = []
+    parts = [_ranked(ranking)]
     for benchmark in dict.fromkeys(row["benchmark"] for row in rows):
         for stored, kind in ((False, "without data"), (True, "with a buffer of data")):
             part = [r for r in rows if (r["benchmark"], r["examples"]) == (benchmark, stored)]
@@ -95,6 +96,18 @@ def whole(rows: list[dict[str, Any]]) -> str:
             ]
             parts += ["\n".join(lines) + "\n"] if part else []
     return "\n".join(parts)
+
+
+def _ranked(ranking: list[dict[str, Any]]) -> str:
+    """The best by their mean rank over the benchmarks, of rows that cost two buffers at most."""
+    lines = ["| | row | mean rank | bytes |", "| --- | --- | --- | --- |"]
+    for stored, kind in ((False, "without data"), (True, "with a buffer of data")):
+        rows = [r for r in ranking if r["examples"] == stored and r["bytes"] <= TWO_BUFFERS]
+        for row in rows[:RANKED]:
+            name = f"{row['method']}, {row['policy']}"
+            lines.append(f"| {kind} | {name} | {row['mean_rank']:.2f} | {row['bytes']} |")
+    told = f"The first {RANKED} of at most two buffers, by mean rank over the benchmarks below"
+    return f"{told} (0 first, 1 last):\n\n" + "\n".join(lines) + "\n"
 
 
 def _cells(row: dict[str, Any]) -> str:
@@ -111,10 +124,11 @@ def _number(row: dict[str, Any], metric: str) -> str:
     return f"{value:.2f}" + (f" ± {se:.2f}" if se is not None else "")
 
 
-def filled(path: Path, rows: list[dict[str, Any]]) -> str:
+def filled(path: Path, table: dict[str, Any]) -> str:
     """A page's text with its block as it should be."""
+    rows = table["rows"]
     if path == WHOLE:
-        text = whole(rows)
+        text = whole(rows, table["ranking"])
     else:
         text = block(path.stem, rows, ".." if path == AVERAGES else "../..")
     return BLOCK.sub(lambda found: found[1] + text + found[2], path.read_text("utf-8"))
@@ -124,13 +138,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Fill the pages' numbers.")
     parser.add_argument("--check", action="store_true", help="write nothing")
     args = parser.parse_args(arguments)
-    rows = json.loads(TABLE.read_text("utf-8"))["rows"] if TABLE.is_file() else []
-    stale = [path for path in pages() if filled(path, rows) != path.read_text("utf-8")]
+    nothing = {"rows": [], "ranking": []}
+    table = json.loads(TABLE.read_text("utf-8")) if TABLE.is_file() else nothing
+    stale = [path for path in pages() if filled(path, table) != path.read_text("utf-8")]
     for path in stale:
         if args.check:
             print(f"{path.name} is out of date: run python studies/tools/rival_pages.py")
         else:
-            path.write_text(filled(path, rows), encoding="utf-8")
+            path.write_text(filled(path, table), encoding="utf-8")
     return 1 if stale and args.check else 0
 
 

@@ -18,7 +18,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from longtail.report.claims.rivals import extra_bytes, name_of, stores_examples, table
+from longtail.report.claims.rivals import extra_bytes, is_ours, name_of, stores_examples, table
 from longtail.report.style import COLOURS
 from longtail.support.files import write_atomic, write_json
 
@@ -46,7 +46,8 @@ def joined(results: Path, perf: Path | None = None) -> dict[str, Any]:
     if measured:
         provenance["time"] = measured
     title = "Rivals of Continual Adam at equal memory"
-    return {"title": title, "rows": rows, "checks": table(rows), "provenance": provenance}
+    found = {"title": title, "rows": rows, "ranking": ranking(rows), "checks": table(rows)}
+    return {**found, "provenance": provenance}
 
 
 def _row(row: dict[str, Any], times: dict[tuple[str, str], float]) -> dict[str, Any]:
@@ -67,31 +68,40 @@ def _times(perf: Path | None) -> tuple[dict[tuple[str, str], float], dict[str, A
     return times, found["provenance"]
 
 
-def best(rows: list[dict[str, Any]], count: int) -> list[str]:
-    """The rows that are best in the mean of their ranks, each with how good it is.
+def ranking(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The mean rank of each row over the benchmarks: 0 is best on all of them, 1 is last.
 
-    Half of them do without a buffer of data, the others have one: those would win everywhere. Rows
-    of all benchmarks take part, multi-task training and WSD-CL do not.
+    Rows with a buffer of data are ranked among themselves, as they would win everywhere. Rows that
+    every benchmark has take part; multi-task training and WSD-CL, which has only a few, do not.
     """
-    plain = [row for row in rows if not row["examples"]]
-    replay = [row for row in rows if row["examples"]]
-    return [*_best(plain, count - count // 2), *_best(replay, count // 2)]
+    found: list[dict[str, Any]] = []
+    part = [row for row in rows if row["benchmark"] != "wsd" and row["method"] != "multitask"]
+    for stored in (False, True):
+        ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
+        kind = [row for row in part if row["examples"] == stored and row["RP"] is not None]
+        shown = {*(row["benchmark"] for row in kind)}
+        for benchmark in sorted(shown):
+            own = [row for row in kind if row["benchmark"] == benchmark]
+            sign = -1 if own[0]["higher_is_better"] else 1
+            for rank, row in enumerate(sorted(own, key=lambda row: sign * row["RP"])):
+                ranks[row["method"], row["policy"]].append(rank / max(1, len(own) - 1))
+        costs = {(row["method"], row["policy"]): row["bytes"] for row in kind}
+        whole = {key: sum(r) / len(r) for key, r in ranks.items() if len(r) == len(shown)}
+        for method, policy in sorted(whole, key=lambda key: whole[key]):
+            row = {"method": method, "policy": policy, "examples": stored}
+            rank = whole[method, policy]
+            found.append({**row, "bytes": costs[method, policy], "mean_rank": rank})
+    return found
 
 
-def _best(rows: list[dict[str, Any]], count: int) -> list[str]:
-    ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
-    names = [name for name in BENCHMARKS if name != "wsd"]
-    shown = [name for name in names if any(row["benchmark"] == name for row in rows)]
-    for benchmark in shown:
-        part = [row for row in rows if row["benchmark"] == benchmark and row["RP"] is not None]
-        part = [row for row in part if row["method"] != "multitask"]
-        sign = -1 if part[0]["higher_is_better"] else 1
-        for rank, row in enumerate(sorted(part, key=lambda row: sign * row["RP"])):
-            ranks[row["method"], row["policy"]].append(rank / len(part))
-    whole = {key: sum(r) / len(r) for key, r in ranks.items() if len(r) == len(shown)}
-    chosen = sorted(whole, key=lambda key: whole[key])[:count]
+def best(rows: list[dict[str, Any]], count: int) -> list[str]:
+    """The rows that are best by their mean rank, half of them without a buffer of data."""
+    ranked = ranking(rows)
+    plain = [row for row in ranked if not row["examples"]][: count - count // 2]
+    replay = [row for row in ranked if row["examples"]][: count // 2]
     return [
-        f"{method}, {policy}: mean rank {whole[method, policy]:.2f}" for method, policy in chosen
+        f"{row['method']}, {row['policy']}: mean rank {row['mean_rank']:.2f}"
+        for row in (*plain, *replay)
     ]
 
 
@@ -115,7 +125,7 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     with matplotlib.rc_context({"svg.hashsalt": "longtail", "font.size": 8, "axes.grid": True}):
-        figure = Figure(figsize=(10, 3.6 * len(shown)), layout="constrained")
+        figure = Figure(figsize=(13, 3.4 * len(shown)), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.subplots(len(shown), 2, squeeze=False)
         for line, benchmark in zip(axes, shown, strict=True):
@@ -135,13 +145,14 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
 def _panel(ax: Any, rows: list[dict[str, Any]], cost: str, label: str) -> None:
     """The rows as points, those with a buffer of data in another colour, and their frontiers."""
     ax.set_xlabel(label)
+    named: list[Any] = []
     top = next((row for row in rows if row["method"] == "multitask"), None)
     if top is not None:
         ax.axhline(top["RP"], color=COLOURS[8], linestyle=":", label="multi-task training")
     for stored, colour, kind in ((False, COLOURS[0], "without data"), (True, COLOURS[1], "replay")):
         part = [row for row in rows if row["examples"] == stored and row["method"] != "multitask"]
         part = [row for row in part if row[cost] is not None]
-        ours = [row for row in part if row["policy"] == "continual"]
+        ours = [row for row in part if is_ours(row)]
         for points, marker in ((part, "o"), (ours, "*")):
             size = 60 if marker == "*" else 16
             xs, ys = ([row[key] for row in points] for key in (cost, "RP"))
@@ -149,9 +160,11 @@ def _panel(ax: Any, rows: list[dict[str, Any]], cost: str, label: str) -> None:
         edge = frontier(part, cost)
         line = ([row[key] for row in edge] for key in (cost, "RP"))
         ax.plot(*line, color=colour, drawstyle="steps-post", label=f"{kind} (stars: with MC)")
-        for i, row in enumerate(edge):  # names of neighbours above and below their points
-            ax.annotate(name_of(row), (row[cost], row["RP"]), fontsize=6,
-                        xytext=(4, (4, -9, 13)[i % 3]), textcoords="offset points")  # fmt: skip
+        for row in edge:  # a number at the point, its name at the side
+            number = len(named) + 1
+            ax.annotate(str(number), (row[cost], row["RP"]), fontsize=7, color=colour,
+                        xytext=(-3, 5), textcoords="offset points", ha="right")  # fmt: skip
+            named.append(ax.plot([], [], " ", label=f"{number}  {name_of(row)}")[0])
     if cost == "time" and any(row[cost] is not None for row in rows):
         ax.set_xscale("log")
         ax.set_xticks([1, 2, 4, 8, 16], labels=["1", "2", "4", "8", "16"])
@@ -159,7 +172,9 @@ def _panel(ax: Any, rows: list[dict[str, Any]], cost: str, label: str) -> None:
     if rows and not rows[0]["higher_is_better"]:
         ax.set_yscale("log")
     if ax.get_legend_handles_labels()[0]:
-        ax.legend(fontsize=6)
+        lines = [line for line in ax.get_lines() if line not in named]
+        ax.legend(handles=[*lines, *named], fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0),
+                  handlelength=1.4, frameon=False)  # fmt: skip
 
 
 def main() -> None:

@@ -78,6 +78,11 @@ def test_the_joined_table_has_every_row_its_cost_and_the_checks(joined, tmp_path
         "l2, carry",
         "reservoir, continual",
     ]
+    ranks = {(r["method"], r["policy"]): r["mean_rank"] for r in table["ranking"]}
+    assert ranks["l2", "carry"] == ranks["reservoir", "continual"] == 0.0  # each among its kind
+    assert ranks["finetune", "continual"] == 0.5
+    assert ranks["finetune", "MoFO"] == 1.0
+    assert ("multitask", "multitask") not in ranks
     with pytest.raises(ValueError, match="no table of synthetic"):
         joined.joined(tmp_path)
 
@@ -109,6 +114,9 @@ def test_pages_show_their_own_rows_beside_mc(pages, joined, tmp_path: Path) -> N
     assert pages.block("si", rows) == pages.NOTHING
     known = {path.stem for path in pages.pages()}
     assert {"l2", "si", "lwf", "ewc_adam", "coma", "cofima", "mofo", "adam_rel", "upgd"} <= known
+    text = pages.whole(rows, joined.ranking(rows))
+    assert "| without data | l2, carry | 0.00 | 4 |" in text
+    assert "| with a buffer of data | reservoir, continual | 0.00 | 4 |" in text
     assert pages.main(["--check"]) == 0
 
 

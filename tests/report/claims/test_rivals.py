@@ -155,3 +155,15 @@ def test_an_average_is_compared_with_the_weights_under_its_policy() -> None:
     assert told(claims, f"Finetune, {words}") == "holds"
     assert told(claims, f"Reservoir, {words}") == "fails"
     assert not any("task average" in text for text in claims)
+
+
+def test_mc_beside_every_method_is_one_claim() -> None:
+    words = "MC retains more than Adam kept with every method"
+    assert told(verdicts(rows()), words) == "holds"  # Finetune, L2 and Reservoir have both
+    assert told(verdicts(rows({("l2", "continual"): 56.0})), words) == "fails"
+    assert told(verdicts(rows({("l2", "continual"): 57.1})), words) == "undecided"
+    errors = {("l2", "continual"): 57.0 - 4.0}
+    found = run(ERRORS, rows({key: -value for key, value in (RP | errors).items()}))
+    (claim,) = [c for c in found if words in c["claim"]]
+    assert claim["verdict"] == "fails"
+    assert claim["numbers"]["L2: difference"] == 4.0
