@@ -82,13 +82,26 @@ def test_word_senses_at_chosen_rates_are_the_published_ones(name: str) -> None:
 
 
 def test_what_the_readme_says_of_the_average_is_in_the_rivals_table() -> None:
-    rows = json.loads((RESULTS / "rivals" / "table.json").read_text("utf-8"))["rows"]
+    table = json.loads((RESULTS / "rivals" / "table.json").read_text("utf-8"))
+    rows = table["rows"]
     found = {(row["benchmark"], row["method"], row["policy"]): row["RP"] for row in rows}
     wanted = [found["mnist", "finetune", policy] for policy in ("carry, task average", "continual")]
     readme = (scripts.ROOT / "README.md").read_text("utf-8")
     said = re.search(r"retains (\d+\.\d)% and Continual AdamW (\d+\.\d)%", readme)
     assert said
     assert [float(number) for number in said.groups()] == [round(value, 1) for value in wanted]
+    wanted = [found["fsmol", m, "continual, task average"] for m in ("finetune", "reservoir")]
+    said = re.search(r"task`: (\d+\.\d)%, with replay of 1% of the data (\d+\.\d)%", readme)
+    assert said
+    assert [float(number) for number in said.groups()] == [round(value, 1) for value in wanted]
+    verdicts = {c["claim"]: c["verdict"] for c in table["checks"]}  # what its sentences rest on
+    assert verdicts["fsmol: MC retains more than Adam kept with every method"] == "holds"
+    one = [v for c, v in verdicts.items() if re.match(r"fsmol: .*: no rival .* in one buffer", c)]
+    assert len(one) == 2
+    assert "fails" not in one
+    assert {row["method"] for row in rows} >= {"l2", "si", "lwf", "coma", "cofima", "ewc_routed"}
+    both = {r["method"] for r in rows if r["policy"] == "continual" and r["benchmark"] == "fsmol"}
+    assert f"[{len(both)} methods, ten seeds]" in readme
 
 
 def test_the_table_of_split_mnist_is_the_published_one() -> None:
