@@ -258,6 +258,29 @@ class OwnHead(TaskModel):
         return self.trunk(x).tanh() @ self.head.T
 
 
+def test_lwf_counts_a_batch_once_in_running_statistics() -> None:
+    """Where each task has its own head the weights answer twice, BatchNorm learns from once."""
+
+    class Normed(OwnHead):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(self.norm(x))
+
+    plain, model = Normed(), Normed()
+    method = LwF(model, CLASSIFICATION)
+    x, y = torch.randn(6, 4), torch.randint(3, (6,))
+    for _ in range(2):
+        plain.norm(x)
+        method.loss((x, y)).backward()
+        method.end_task(TensorExamples(x, y))
+    assert model.norm.num_batches_tracked == plain.norm.num_batches_tracked == 2
+    torch.testing.assert_close(model.norm.running_mean, plain.norm.running_mean)
+    torch.testing.assert_close(model.norm.running_var, plain.norm.running_var)
+
+
 def test_lwf_asks_the_last_tasks_head_where_each_task_has_its_own() -> None:
     model = OwnHead()
     method = LwF(model, CLASSIFICATION, temperature=1.0)

@@ -14,11 +14,12 @@ inputs but through that task's head: old and new weights answer with the old hea
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from longtail.methods.base import Method, check_weight, detach
@@ -54,6 +55,7 @@ class LwF(Method):
         if not self.heads:  # of a TaskModel they are the heads of all tasks, and have to be today's
             self.names += [name for name, _ in self.model.named_buffers()]
             self.present += list(self.model.buffers())
+        self.counts = dict(_statistics(self.model))
         self.past = [tensor.clone() for tensor in self.present]
         # λ once there is a past; a tensor, which a captured step reads anew.
         self.weight = self.present[0].new_zeros(())
@@ -66,8 +68,10 @@ class LwF(Method):
         with torch.no_grad(), evaluation_mode(self.model):
             old = functional_call(self.model, past, (inputs,))
         again = outputs
-        if self.heads:
-            again = functional_call(self.model, {n: past[n] for n in self.heads}, (inputs,))
+        if self.heads:  # of running statistics a copy: the batch has been counted once
+            counted = {name: kept.clone() for name, kept in self.counts.items()}
+            heads = {name: past[name] for name in self.heads}
+            again = functional_call(self.model, heads | counted, (inputs,))
         distance = self.risk(self._distance(again, old))
         return self.mean_loss(outputs, targets) + self.weight * distance
 
@@ -101,3 +105,10 @@ class LwF(Method):
         for kept, tensor in zip(self.past, self.present, strict=True):
             kept.copy_(tensor)
         self.weight.fill_(self.settings.strength)
+
+
+def _statistics(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What normalisation layers count in training, by name; they write to it in place."""
+    for prefix, module in model.named_modules():
+        if getattr(module, "track_running_stats", False):
+            yield from module.named_buffers(prefix)
