@@ -348,6 +348,19 @@ def test_seeds_and_conditions(tmp_path: Path):
         matching(runs, ["polcy=reset"])
 
 
+def test_one_policy_may_have_other_settings_with_other_methods(tmp_path: Path):
+    text = TINY.replace('["finetune"]', '["finetune", "ewc", "reservoir"]')
+    row = '[[policies]]\nname = "kept"\noptimizer = "carry"\n'
+    rows = f'{row}methods = ["finetune", "ewc"]\n{row}methods = ["reservoir"]\n'
+    rows += 'train = { average = "task" }\n'
+    runs = expand(read_study(study_file(tmp_path, text + rows)))
+    averages = {(run.config.method, run.config.train.average) for run in runs}
+    assert averages == {("finetune", "none"), ("ewc", "none"), ("reservoir", "task")}
+    for twice in (rows + row, rows.replace('["reservoir"]', '["ewc", "reservoir"]')):
+        with pytest.raises(ValueError, match="two rows of .* are called 'kept'"):
+            read_study(study_file(tmp_path, text + twice))
+
+
 def test_only_takes_a_policy_whose_name_has_a_comma(tmp_path: Path):
     rows = '[[policies]]\nname = "carry, ema"\noptimizer = "carry"\ntrain = { average = "ema" }\n'
     rows += '[[policies]]\nname = "carry"\n[[policies]]\nname = "reset"\noptimizer = "reset"\n'

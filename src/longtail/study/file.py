@@ -252,10 +252,12 @@ def _policies(tree: Mapping[str, Any], methods: Sequence[str]) -> list[dict[str,
         raise ValueError(f"policies must be rows, each begun by [[policies]], got {rows!r}")
     for row in rows:
         _row(row, methods)
-    names = [row["name"] for row in rows]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"two rows of [[policies]] are called {twice!r}")
+    taken: set[tuple[str, str]] = set()
+    for row in rows:  # one name may stand for one thing with some methods, for another with others
+        own = {(row["name"], method) for method in row.get("methods", methods)}
+        if taken & own:
+            raise ValueError(f"two rows of [[policies]] are called {row['name']!r}")
+        taken |= own
     return list(rows)
 
 
