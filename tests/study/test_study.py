@@ -357,7 +357,7 @@ def test_one_policy_may_have_other_settings_with_other_methods(tmp_path: Path):
     averages = {(run.config.method, run.config.train.average) for run in runs}
     assert averages == {("finetune", "none"), ("ewc", "none"), ("reservoir", "task")}
     for twice in (rows + row, rows.replace('["reservoir"]', '["ewc", "reservoir"]')):
-        with pytest.raises(ValueError, match="two rows of .* are called 'kept'"):
+        with pytest.raises(ValueError, match=r"two rows of .* are called 'kept'"):
             read_study(study_file(tmp_path, text + twice))
 
 
