@@ -18,7 +18,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from longtail.report.claims.rivals import extra_bytes, is_ours, name_of, stores_examples, table
+from longtail.report.claims.rivals import (
+    TWO,
+    extra_bytes,
+    is_ours,
+    name_of,
+    stores_examples,
+    table,
+)
 from longtail.report.style import COLOURS
 from longtail.support.files import write_atomic, write_json
 
@@ -71,11 +78,13 @@ def _times(perf: Path | None) -> tuple[dict[tuple[str, str], float], dict[str, A
 def ranking(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The mean rank of each row over the benchmarks: 0 is best on all of them, 1 is last.
 
-    Rows with a buffer of data are ranked among themselves, as they would win everywhere. Rows that
-    every benchmark has take part; multi-task training and WSD-CL, which has only a few, do not.
+    Among rows that cost two buffers of the weights' size at most; those with a buffer of data among
+    themselves, as they would win everywhere. Rows that every benchmark has are ranked;
+    multi-task training and WSD-CL, which has only a few, take no part.
     """
     found: list[dict[str, Any]] = []
     part = [row for row in rows if row["benchmark"] != "wsd" and row["method"] != "multitask"]
+    part = [row for row in part if row["bytes"] <= TWO]
     for stored in (False, True):
         ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
         kind = [row for row in part if row["examples"] == stored and row["RP"] is not None]

@@ -90,6 +90,7 @@ def test_what_the_readme_says_of_the_average_is_in_the_rivals_table() -> None:
     said = re.search(r"retains (\d+\.\d)% and Continual AdamW (\d+\.\d)%", readme)
     assert said
     assert [float(number) for number in said.groups()] == [round(value, 1) for value in wanted]
+    assert f"({found['fsmol', 'finetune', 'continual']:.1f}% there)" in readme
     wanted = [found["fsmol", m, "continual, task average"] for m in ("finetune", "reservoir")]
     said = re.search(r"task`: (\d+\.\d)%, with replay of 1% of the data (\d+\.\d)%", readme)
     assert said
