@@ -82,6 +82,9 @@ def main(args: argparse.Namespace) -> int:
         from longtail.report.results import load
         from longtail.study.logged import log_result  # and with it torch, which takes seconds
 
-        for finished in load(args.folder).finished:
+        runs = load(args.folder).finished
+        for finished in {
+            run.id: run for run in reversed(runs)
+        }.values():  # not once more by average
             log_result(finished, args.log, args.out or args.folder)
     return code
