@@ -143,6 +143,18 @@ def test_mc_with_another_schedule_or_a_filter_is_no_rival_of_it() -> None:
     assert told(averaged, "no rival without data retains more in two") == "fails"
 
 
+def test_mc_without_its_warm_up_is_no_rival_of_it_and_costs_the_same() -> None:
+    bare = "continual without warm-up"
+    assert extra_bytes({"method": "finetune", "policy": bare}) == 4
+    assert extra_bytes({"method": "finetune", "policy": f"{bare}, task average"}) == 8
+    claims = verdicts(rows({("finetune", bare): 69.0, ("finetune", f"{bare}, task average"): 72.0}))
+    assert told(claims, "no rival without data retains more in one") == "holds"
+    assert told(claims, "Finetune: MC without its warm-up retains more than with it") == "holds"
+    words = "Finetune, with MC but no warm-up: the average of the weights (task average)"
+    assert told(claims, words) == "holds"
+    assert told(claims, "(the best is Finetune, with MC but no warm-up, task average)") == "fails"
+
+
 def test_mc_that_diverged_loses() -> None:
     claims = verdicts([r | ({"RP": None} if r["policy"] == "continual" else {}) for r in rows()])
     assert told(claims, "no rival without data retains more in one") == "fails"

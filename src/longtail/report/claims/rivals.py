@@ -25,7 +25,7 @@ POLICY_BYTES = {
     "reset": 0, "carry": 0, "Adam-Rel": 0, "MoFO": 0, "MoFO with MC": 4, "UPGD": 4, "BAdam": 8,
     "multitask": 0,
 }  # fmt: skip
-OURS = "continual"
+OURS, NO_WARM_UP = "continual", "continual without warm-up"
 AVERAGES = ("task average", "ema")  # rows that are scored by an average of their weights
 ONE, TWO = 4, 8  # one buffer of the weights' size, and two
 HALF = 0.5
@@ -35,7 +35,7 @@ Better = Callable[[str, Row, Row], Claim]
 def extra_bytes(row: Row) -> int:
     """What a row keeps of a parameter beyond AdamW; policies that begin with `continual` are MC."""
     policy, _, further = str(row["policy"]).partition(", ")
-    own = ONE if policy == OURS else POLICY_BYTES[policy]
+    own = ONE if policy in (OURS, NO_WARM_UP) else POLICY_BYTES[policy]
     return (
         METHOD_BYTES[row["method"]] + own + (ONE if further.rpartition(", ")[2] in AVERAGES else 0)
     )
@@ -49,12 +49,13 @@ def stores_examples(row: Row) -> bool:
 def is_ours(row: Row) -> bool:
     """Whether second moments are averaged over tasks, alone or beside something else."""
     policy = str(row["policy"])
-    return policy.partition(", ")[0] == OURS or policy.endswith("with MC")
+    return policy.partition(", ")[0] in (OURS, NO_WARM_UP) or policy.endswith("with MC")
 
 
 def name_of(row: Row) -> str:
     """What a claim calls a row."""
     known = {"continual": "with MC", "carry": "Adam kept", "reset": "fresh Adam"}
+    known[NO_WARM_UP] = "with MC but no warm-up"
     policy, comma, further = str(row["policy"]).partition(", ")
     return f"{METHOD_NAMES[row['method']]}, {known.get(policy, policy)}{comma}{further}"
 
@@ -171,25 +172,34 @@ def _with_mc(rows: Rows, better: Better) -> list[Claim]:
         own = {r["policy"]: r for r in rows if r["method"] == method}
         if OURS in own and "carry" in own:
             found.append(better(METHOD_NAMES[method], own[OURS], own["carry"]))
+    bare = [
+        better(f"{METHOD_NAMES[m]}: MC without its warm-up retains more than with it", b, o)
+        for m in ("finetune", "reservoir")
+        for b in rows
+        if (b["method"], b["policy"]) == (m, NO_WARM_UP)
+        for o in rows
+        if (o["method"], o["policy"]) == (m, OURS)
+    ]
     if not found:
-        return []
+        return bare
     verdicts = [{"holds": True, "fails": False}.get(c["verdict"]) for c in found]
     told = {f"{c['claim']}: difference": c["numbers"]["difference"] for c in found}
-    return [claim("MC retains more than Adam kept with every method", every(verdicts), **told)]
+    text = "MC retains more than Adam kept with every method"
+    return [claim(text, every(verdicts), **told), *bare]
 
 
 def _averages(rows: Rows, better: Better) -> list[Claim]:
     """An average of the weights against the weights, each at its own rate."""
     found = []
     for method in ("finetune", "reservoir"):
-        for policy, told in (("carry", "Adam kept"), (OURS, "with MC")):
+        for policy in ("carry", OURS, NO_WARM_UP):
             for kind in AVERAGES:
                 try:
                     average = find(rows, method=method, policy=f"{policy}, {kind}")
                     plain = find(rows, method=method, policy=policy)
                 except KeyError:
                     continue
-                name = f"{METHOD_NAMES[method]}, {told}"
+                name = name_of(plain)
                 text = f"{name}: the average of the weights ({kind}) retains more than the weights"
                 found.append(better(text, average, plain))
     return found
