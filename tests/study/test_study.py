@@ -164,7 +164,9 @@ average = "beside"
 """
 
 
-def test_an_average_may_have_a_row_beside_the_weights_at_a_rate_of_its_own(tmp_path: Path, capsys):
+def test_an_average_may_have_a_row_beside_the_weights_at_a_rate_of_its_own(
+    tmp_path: Path, capsys, monkeypatch
+):
     path, out = study_file(tmp_path, TINY + BESIDE), tmp_path / "out"
     words = (path, "--out", out, "--quiet", "--no-report")
     assert study(*words, "--only", "seed=8") == 0
@@ -189,6 +191,14 @@ def test_an_average_may_have_a_row_beside_the_weights_at_a_rate_of_its_own(tmp_p
         assert rows[policy]["selected"] == {"lr": lr}
         assert rows[policy]["seeds"] == 2
     assert rows["kept"]["RP"] != rows["kept, task average"]["RP"]
+    logged: list[str] = []
+    monkeypatch.setattr(
+        "longtail.study.logged.log_result", lambda run, *_: logged.append(run.labels["policy"])
+    )
+    words_of_report = ["--quiet", "--no-page", "--no-figures", "--log", "tensorboard"]
+    assert cli.main(["report", str(out), *words_of_report]) == 0
+    assert len(logged) == 12  # a run that stands twice is logged once, by its weights
+    assert {*logged} == {"plain", "kept"}
     path.write_text(path.read_text().replace('"beside"', '"besides"'))
     assert study(*words) == 2
     assert "report.average must be" in capsys.readouterr().err

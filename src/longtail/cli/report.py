@@ -82,9 +82,8 @@ def main(args: argparse.Namespace) -> int:
         from longtail.report.results import load
         from longtail.study.logged import log_result  # and with it torch, which takes seconds
 
-        runs = load(args.folder).finished
-        for finished in {
-            run.id: run for run in reversed(runs)
-        }.values():  # not once more by average
+        # A run that stands twice, by its weights and then by their average, is logged as the first.
+        runs = {run.id: run for run in reversed(load(args.folder).finished)}
+        for finished in runs.values():
             log_result(finished, args.log, args.out or args.folder)
     return code

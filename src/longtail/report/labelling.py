@@ -26,6 +26,7 @@ class Labelled(Protocol):
 
 
 R = TypeVar("R", bound=Labelled)
+NO_WARM_UP = "continual without warm-up"  # what our studies call Continual Adam with beta3 = 0
 BESIDE = "beside"  # report.average: a row of its own for the average of a run's weights
 AVERAGES = {"task": "task average", "ema": "ema"}  # what train.average is called in a policy's name
 

@@ -7,7 +7,8 @@ import pytest
 from helpers import scripts
 
 from longtail.report import checks
-from longtail.report.claims.wsd import NO_WARM_UP, wsd, wsd_diagnosis
+from longtail.report.claims.wsd import wsd, wsd_diagnosis
+from longtail.report.labelling import NO_WARM_UP
 from longtail.runs.config import stack_key
 from longtail.study.expand import expand
 from longtail.study.file import read_study

@@ -19,10 +19,10 @@ from longtail.report.checks import (
     margin,
     multitask_above,
 )
+from longtail.report.labelling import NO_WARM_UP
 
 OURS = "continual"
 OTHERS = {"reset": "a fresh optimizer for every task", "carry": "Adam kept as it is"}
-NO_WARM_UP = "continual without warm-up"
 HALF = 0.5  # of the way from Finetune to multi-task training
 
 Variant = dict[str, Any]  # method, and buffer where it has one

@@ -13,6 +13,7 @@ from typing import Any
 
 from longtail.names import METHOD_NAMES
 from longtail.report.checks import Claim, Row, Rows, above, claim, every, find, margin
+from longtail.report.labelling import AVERAGES, NO_WARM_UP
 
 # Bytes a float32 parameter beyond AdamW's eight; perf/rival_step.py measures the same.
 METHOD_BYTES = {
@@ -25,8 +26,7 @@ POLICY_BYTES = {
     "reset": 0, "carry": 0, "Adam-Rel": 0, "MoFO": 0, "MoFO with MC": 4, "UPGD": 4, "BAdam": 8,
     "multitask": 0,
 }  # fmt: skip
-OURS, NO_WARM_UP = "continual", "continual without warm-up"
-AVERAGES = ("task average", "ema")  # rows that are scored by an average of their weights
+OURS = "continual"
 ONE, TWO = 4, 8  # one buffer of the weights' size, and two
 HALF = 0.5
 Better = Callable[[str, Row, Row], Claim]
@@ -36,9 +36,8 @@ def extra_bytes(row: Row) -> int:
     """What a row keeps of a parameter beyond AdamW; policies that begin with `continual` are MC."""
     policy, _, further = str(row["policy"]).partition(", ")
     own = ONE if policy in (OURS, NO_WARM_UP) else POLICY_BYTES[policy]
-    return (
-        METHOD_BYTES[row["method"]] + own + (ONE if further.rpartition(", ")[2] in AVERAGES else 0)
-    )
+    averaged = further.rpartition(", ")[2] in AVERAGES.values()
+    return METHOD_BYTES[row["method"]] + own + (ONE if averaged else 0)
 
 
 def stores_examples(row: Row) -> bool:
@@ -81,9 +80,8 @@ def table(rows: Rows) -> list[Claim]:
     for words in ("no rival without data retains more", "no rival with a buffer retains more"):
         same = [c for c in found if f"{words} in one buffer" in c["claim"]]
         if len(same) > 1:
-            verdicts = [{"holds": True, "fails": False}.get(c["verdict"]) for c in same]
             text = f"On every benchmark {words} than MC in one buffer of the weights' size"
-            found.append(claim(text, every(verdicts), benchmarks=len(same)))
+            found.append(claim(text, every(_truths(same)), benchmarks=len(same)))
     return found
 
 
@@ -168,24 +166,24 @@ def _pairs(rows: Rows, better: Better) -> list[Claim]:
 def _with_mc(rows: Rows, better: Better) -> list[Claim]:
     """MC beside every method, in one buffer more than that method with Adam kept."""
     found: list[Claim] = []
+    bare: list[Claim] = []
     for method in dict.fromkeys(row["method"] for row in rows):
-        own = {r["policy"]: r for r in rows if r["method"] == method}
+        own, name = {r["policy"]: r for r in rows if r["method"] == method}, METHOD_NAMES[method]
         if OURS in own and "carry" in own:
-            found.append(better(METHOD_NAMES[method], own[OURS], own["carry"]))
-    bare = [
-        better(f"{METHOD_NAMES[m]}: MC without its warm-up retains more than with it", b, o)
-        for m in ("finetune", "reservoir")
-        for b in rows
-        if (b["method"], b["policy"]) == (m, NO_WARM_UP)
-        for o in rows
-        if (o["method"], o["policy"]) == (m, OURS)
-    ]
+            found.append(better(name, own[OURS], own["carry"]))
+        if OURS in own and NO_WARM_UP in own:
+            text = f"{name}: MC without its warm-up retains more than with it"
+            bare.append(better(text, own[NO_WARM_UP], own[OURS]))
     if not found:
         return bare
-    verdicts = [{"holds": True, "fails": False}.get(c["verdict"]) for c in found]
     told = {f"{c['claim']}: difference": c["numbers"]["difference"] for c in found}
     text = "MC retains more than Adam kept with every method"
-    return [claim(text, every(verdicts), **told), *bare]
+    return [claim(text, every(_truths(found)), **told), *bare]
+
+
+def _truths(claims: Iterable[Claim]) -> list[bool | None]:
+    """What holds and what fails; None for what is undecided."""
+    return [{"holds": True, "fails": False}.get(c["verdict"]) for c in claims]
 
 
 def _averages(rows: Rows, better: Better) -> list[Claim]:
@@ -193,7 +191,7 @@ def _averages(rows: Rows, better: Better) -> list[Claim]:
     found = []
     for method in ("finetune", "reservoir"):
         for policy in ("carry", OURS, NO_WARM_UP):
-            for kind in AVERAGES:
+            for kind in AVERAGES.values():
                 try:
                     average = find(rows, method=method, policy=f"{policy}, {kind}")
                     plain = find(rows, method=method, policy=policy)

@@ -28,9 +28,9 @@ from longtail.report.checks import (
     verdict_of,
     with_and_without,
 )
+from longtail.report.labelling import NO_WARM_UP
 
 POLICIES = ("continual", "reset")
-NO_WARM_UP = "continual without warm-up"  # a row of studies/wsd_diagnosis.toml
 BASELINES = ("chance", "most_frequent_sense", "wordnet_first_sense")
 LATE = "late.RP"
 
