@@ -77,6 +77,19 @@ def test_claims_fail_where_the_rows_say_otherwise() -> None:
     assert not found["DER++: the gap to MTL shrinks with MC"]
 
 
+def test_an_adam_that_is_kept_has_a_claim_of_its_own() -> None:
+    def kept(rp: float) -> list[dict[str, Any]]:
+        ours = [row for row in rows({"finetune": (60.0, 50.0)}) if row["policy"] == "continual"]
+        return [*ours, {**ours[-1], "policy": "carry", "RP": rp}]
+
+    text = "Finetune: RP with MC is above that of an AdamW kept across tasks"
+    assert by_claim(wsd(kept(58.0)))[text]
+    assert not by_claim(wsd(kept(62.0)))[text]
+    assert "Finetune: MC raises RP" not in by_claim(wsd(kept(58.0)))
+    with pytest.raises(KeyError, match="reset or carry"):
+        wsd(kept(58.0)[:-1])
+
+
 def test_finetune_alone_claims_nothing_of_other_methods() -> None:
     some = [row for row in rows(PAPER) if row["method"] == "finetune"]
     found = by_claim(wsd(some))
