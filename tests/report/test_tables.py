@@ -8,7 +8,7 @@ import pytest
 from helpers.made_up_runs import config, identity, set_rp, write_run, write_stack, write_study
 
 from longtail.report import checks, figures, formats, paper, tables
-from longtail.report.command import compare_policies
+from longtail.report.command import compare_policies, write
 from longtail.report.groups import group
 from longtail.report.latex import latex
 from longtail.report.results import Results, load
@@ -307,7 +307,7 @@ def test_without_selection_every_value_has_a_line_and_its_validation_score(tmp_p
     results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
     one_row_each = "longtail.report.claims.images:seq_mnist"
     results.plan["report"] = {"index": ["method"], "checks": ["mc_improves", one_row_each]}
-    results.plan = without_selection(results.plan)
+    without_selection(results)
     assert results.plan["report"]["checks"] == ["mc_improves"]
     select(results)
     table = tables.build(results)
@@ -327,7 +327,22 @@ def test_without_selection_every_value_has_a_line_and_its_validation_score(tmp_p
         "Finetune lr=0.01: MC raises RP",
     ]
     with pytest.raises(ValueError, match="no \\[select\\]"):
-        without_selection({})
+        without_selection(results)
+
+
+def test_seeds_that_choose_are_never_pooled_with_those_reported(tmp_path: Path):
+    results = _with_two_settings(tmp_path)
+    without_selection(results)
+    rows = tables.build(results).rows
+    assert len(rows) == 8
+    assert sorted(row["seeds"] for row in rows if row.get("chooses")) == [2, 2, 2, 2]
+    others = {(row["lr"], row["strength"]): row["RP"] for row in rows if not row.get("chooses")}
+    assert others[0.2, 2.0] == pytest.approx(60.0)
+    assert {row["seeds"] for row in rows if not row.get("chooses")} == {1}
+    written = write(results, tmp_path / "out", with_figures=False, with_page=False)
+    found = json.loads(written["json"].read_text())
+    assert "yes" not in found["finding"]  # a line that chose is not what is found
+    assert "| yes |" in written["md"].read_text()
 
 
 def test_selection_takes_the_smallest_error_and_nothing_that_diverged(tmp_path: Path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from longtail.report import checks, figures, finding, formats, page, paper, stat
 from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.provenance import provenance
 from longtail.report.results import Results, load
-from longtail.report.selection import select, without_selection
+from longtail.report.selection import CHOOSES, select, without_selection
 from longtail.runs.files import StudyFiles
 from longtail.support.files import refusing
 
@@ -71,7 +71,7 @@ def make_report(options: ReportOptions) -> int:
         rows = write_parquet(results, options.parquet)
         print(f"{rows:,} scores in {options.parquet}", file=sys.stderr)
     if not options.select:
-        results.plan = without_selection(results.plan)
+        without_selection(results)
     if options.title or options.paper:
         wanted = {"title": options.title, "paper": options.paper}
         report = {**results.plan.get("report", {}), **{k: v for k, v in wanted.items() if v}}
@@ -129,9 +129,10 @@ def write(
         _ = run_.scores  # read now, so that the page can name what cannot be read
     table = tables.build(results, groups)
     first, second = pair_of(results)
-    claims, skipped = claims_of(results, groups, table)
-    found = finding.finding(groups, table, claims)
-    tests = compare_policies(groups, (first, second), table.unit)
+    judged, shown = _judged(groups, table)
+    claims, skipped = claims_of(results, judged, shown)
+    found = finding.finding(judged, shown, claims)
+    tests = compare_policies(judged, (first, second), table.unit)
     extra = {"finding": found.text, "checks": claims, "statistics": tests}
     extra["provenance"] = provenance(results)
     if skipped:
@@ -156,6 +157,12 @@ def write(
         written["page"] = out / "report.html"
         page.write(written["page"], results, groups, table, extra, found, (first, second))
     return written
+
+
+def _judged(groups: list[Group], table: tables.Table) -> tuple[list[Group], tables.Table]:
+    """Without the lines of seeds that only chose the settings of others."""
+    rows = [row for row in table.rows if not row.get(CHOOSES)]
+    return [g for g in groups if not g.labels.get(CHOOSES)], replace(table, rows=rows)
 
 
 def pair_of(results: Results) -> tuple[str, str]:
@@ -206,13 +213,14 @@ def show(results: Results, written: dict[str, Path], console: Console, *, quiet:
         # A pipe has no width to keep to.
         wide = console if console.is_terminal else Console(width=1000)
         formats.print_terminal(table, wide)
-        claims, _ = claims_of(results, groups, table)
+        judged, shown = _judged(groups, table)
+        claims, _ = claims_of(results, judged, shown)
         for entry in claims:
             word = entry["verdict"]
             mark = Text(f"{word:11}", style=_STYLES[word])
             text = mark + Text(f"{entry['claim']}  {_numbers(entry['numbers'])}")
             console.print(text, soft_wrap=not console.is_terminal)
-        found = finding.finding(groups, table, claims)
+        found = finding.finding(judged, shown, claims)
         said = Text(found.text, style="bold") + Text(f" {found.note}", style="dim")
         console.print(said, soft_wrap=not console.is_terminal)
     for problem in results.problems:

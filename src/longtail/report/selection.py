@@ -101,17 +101,28 @@ AT_EVERY_VALUE = (
 )
 
 
-def without_selection(plan: dict[str, Any]) -> dict[str, Any]:
-    """The plan with nothing to select: a line for every value, and the scores that would choose."""
-    keys = labels_of(plan)
+# The label of runs that choose and are not reported, where they are shown for once.
+CHOOSES = "chooses"
+
+
+def without_selection(results: Results) -> None:
+    """Has, in place, nothing selected: a line for every value, and the scores that would choose.
+
+    Seeds that only choose may have trained on fewer examples: they have lines of their own.
+    """
+    plan = results.plan
+    keys, choosing = labels_of(plan), plan.get("select", {}).get("seeds", [])
     if not keys:
         raise ValueError("--no-select: the study selects nothing (its file has no [select])")
+    for run in results.runs:
+        if run.seed in choosing:
+            run.labels = {**run.labels, CHOOSES: True}
     report = plan.get("report", {})
     report = {**report, "further": [*report.get("further", ()), "validation"]}
     report["checks"] = [name for name in report.get("checks", ()) if name in AT_EVERY_VALUE]
     if report.get("index"):
         report["index"] = [*dict.fromkeys([*report["index"], *keys])]
-    return {**{k: v for k, v in plan.items() if k != "select"}, "report": report}
+    results.plan = {**{k: v for k, v in plan.items() if k != "select"}, "report": report}
 
 
 def labels_of(plan: dict[str, Any]) -> list[str]:
