@@ -40,8 +40,9 @@ def joined(results: Path, perf: Path | None = None) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     provenance: dict[str, Any] = {}
     for benchmark in BENCHMARKS:
-        file = results / benchmark / "table.json"
-        if not file.is_file():
+        folders = (results / benchmark, results / f"rivals_{benchmark}")  # published, or a study's
+        file = next((f for folder in folders if (f := folder / "table.json").is_file()), None)
+        if file is None:
             continue
         found = json.loads(file.read_text("utf-8"))
         about = {"benchmark": benchmark, "unit": found["unit"]}

@@ -97,7 +97,8 @@ def test_what_the_readme_says_of_the_average_is_in_the_rivals_table() -> None:
     words = ("finetune", "continual"), ("finetune", "carry"), ("reservoir", "continual")
     wanted = [found["wsd", *row] for row in (*words, ("reservoir", "continual, task average"))]
     said = re.search(
-        r"keeps (\d+\.\d)% and AdamW (\d+\.\d)%; with replay (\d+\.\d)%, its average (\d+\.\d)%", readme
+        r"keeps (\d+\.\d)% and AdamW (\d+\.\d)%; with replay (\d+\.\d)%, its average (\d+\.\d)%",
+        readme,
     )
     assert said
     assert [float(number) for number in said.groups()] == [round(value, 1) for value in wanted]

@@ -19,7 +19,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("file", type=Path, help="study file (TOML)")
+    parser.add_argument("file", type=Path, help="study file (TOML), or one that names several")
     parser.add_argument("--out", type=Path, help="study folder (default: runs/<name of the study>)")
     parser.add_argument("--dry-run", action="store_true", help="print the runs, execute nothing")
     parser.add_argument(
@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--best",
         action="store_true",
         help="run the reported seeds at the values alone that the seeds of [select] found best",
+    )
+    parser.add_argument(
+        "--choose", action="store_true", help="train the seeds of [select] first, then as --best"
     )
     parser.add_argument("--seeds", help="other seeds than the file's, such as 0-4 or 0,3,7")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="local processes")
@@ -76,6 +79,7 @@ def main(args: argparse.Namespace) -> int:
         seeds=args.seeds,
         only=tuple(args.only),
         best=args.best,
+        choose=args.choose,
         dry_run=args.dry_run,
         engine=args.engine,
         processes=args.jobs,

@@ -21,6 +21,7 @@ from longtail.runs.config import cannot_stack
 from longtail.runs.files import StudyFiles
 from longtail.runs.fingerprint import code_now, user_modules
 from longtail.runs.loggers import require
+from longtail.study.collection import conditions, parts_asked, read_collection
 from longtail.study.display import Overview, overview
 from longtail.study.estimate import estimate
 from longtail.study.expand import Planned, expand, matching
@@ -44,6 +45,7 @@ class StudyOptions:
         seeds: other seeds than the file's.
         only: conditions that the runs to train meet.
         best: train the reported seeds at the values alone that the seeds of [select] found best.
+        choose: train the seeds of [select] first, then as with `best`.
         dry_run: print the runs and train nothing.
         engine: `local` or `ray`.
         processes: how many of them share the work on this machine.
@@ -64,6 +66,7 @@ class StudyOptions:
     seeds: str | None = None
     only: tuple[str, ...] = ()
     best: bool = False
+    choose: bool = False
     dry_run: bool = False
     engine: str = "local"
     processes: int = 1
@@ -90,7 +93,46 @@ class StudyOptions:
 
 
 def run_study(options: StudyOptions) -> int:
-    """Exit code 0 when all wanted runs are finished, 1 when one failed."""
+    """Exit code 0 when all wanted runs are finished, 1 when one failed.
+
+    Of a file that names several studies a failed run ends its own part alone.
+    """
+    collection = read_collection(options.file)
+    if collection is None:
+        return choose_and_train(options) if options.choose else train_study(options)
+    out = options.out or Path("runs") / collection.name
+    codes = []
+    for name_, file in parts_asked(collection, options.only, options.seeds).items():
+        if not options.json and not options.quiet:
+            print(f"{name_} ({file})", flush=True)
+        part = replace(options, file=file, out=out / name_, only=conditions(options.only))
+        choosing = bool(read_study(file).select.get("seeds"))
+        part = replace(part, choose=part.choose and choosing, best=part.best and choosing)
+        codes.append(choose_and_train(part) if part.choose else train_study(part))
+    return max(codes)
+
+
+def choose_and_train(options: StudyOptions) -> int:
+    """The seeds of [select] over the whole grid, then the others at the values they found best."""
+    study = read_study(options.file, options.seeds)
+    choosing = study.select.get("seeds")
+    if not choosing:
+        raise ValueError("--choose: [select] of the study file names no seeds to choose by")
+    seeds = f"seed={','.join(map(str, choosing))}"
+    only = (*(text for text in options.only if not text.startswith("seed=")), seeds)
+    first = replace(options, choose=False, best=False, only=only, report=False)
+    if failed := train_study(first):
+        return failed
+    if options.dry_run:
+        done = finished_runs(options.out or Path("runs") / study.name)
+        if any(run.id not in done for run in matching(expand(study), only)):
+            print("The other seeds are planned when these are finished.", file=sys.stderr)
+            return 0
+    return train_study(replace(options, choose=False, best=True))
+
+
+def train_study(options: StudyOptions) -> int:
+    """One study file; as `run_study`."""
     study = read_study(options.file, options.seeds)
     planned = expand(study)
     check_report(study.report, [run.labels for run in planned])

@@ -104,7 +104,10 @@ class Study:
 
 def read_study(path: Path, seeds: str | None = None) -> Study:
     """Reads a study file; `ValueError` names what is wrong with it."""
-    tree = _checked(read_toml(path))
+    content = read_toml(path)
+    if "studies" in content:
+        raise ValueError(f"{path} names studies, and is none itself")
+    tree = _checked(content)
     if "benchmark" not in tree:
         raise ValueError(f"{path} names no benchmark")
     study = Study(
