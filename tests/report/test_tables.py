@@ -341,8 +341,29 @@ def test_seeds_that_choose_are_never_pooled_with_those_reported(tmp_path: Path):
     assert {row["seeds"] for row in rows if not row.get("chooses")} == {1}
     written = write(results, tmp_path / "out", with_figures=False, with_page=False)
     found = json.loads(written["json"].read_text())
-    assert "yes" not in found["finding"]  # a line that chose is not what is found
+    assert found["checks"] == []  # values of [select] are not compared by test scores
+    assert "seeds 7 to 8" in written["md"].read_text()
     assert "| yes |" in written["md"].read_text()
+
+
+def test_seeds_that_choose_are_not_shown_where_nothing_could_be_chosen(tmp_path: Path):
+    results = _with_two_settings(tmp_path)
+    for run in results.runs:
+        if run.seed == 8:
+            run.summary["diverged_at"] = 3
+    select(results)
+    assert {run.seed for run in results.runs} == {0}
+    assert "by seeds 7 to 8, as of every value one diverged" in results.problems[-1]
+
+
+def test_multi_task_training_has_a_validation_score_too(tmp_path: Path):
+    results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
+    for run in results.runs:
+        run.labels["method"] = "multitask"
+    without_selection(results)
+    rows = tables.build(results).rows
+    assert [row["validation"] for row in rows] == [50.0, 90.0]
+    assert [row["LP"] for row in rows] == [None, None]
 
 
 def test_selection_takes_the_smallest_error_and_nothing_that_diverged(tmp_path: Path):

@@ -74,6 +74,34 @@ def test_only_asks_for_parts_and_for_runs(whole: Path, tmp_path: Path, capsys):
         assert study(whole, "--only", wrong, "--out", tmp_path / "none") == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+    assert study(whole, "--only", "method=finetune,ewc", "--dry-run") == 0  # each what it has
+    shown = capsys.readouterr().out
+    assert "first.toml" in shown
+    assert "ewc reset" in shown
+    assert study(whole, "--only", "method=finetune,lwf", "--dry-run") == 2
+    assert "'lwf'" in capsys.readouterr().err
+
+
+def test_parts_that_nothing_has_chosen_for_are_refused_before_any_run(
+    whole: Path, tmp_path: Path, capsys
+):
+    out = tmp_path / "out"
+    assert study(whole, "--best", "--out", out) == 2
+    assert "no finished run of seed 8" in capsys.readouterr().err
+    assert study(whole, "--best", "--only", "study=second", "--out", out) == 2
+    assert "names no seeds" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_choosing_run_that_fails_leaves_the_choice_to_the_others(
+    whole: Path, tmp_path: Path, capsys
+):
+    first, out = tmp_path / "first.toml", tmp_path / "out"
+    text = first.read_text().replace("[0.0, 0.05]", "[1e300, 0.05]")
+    first.write_text("stack = false\n" + text)
+    words = ("--choose", "--stop-on-nan", "--out", out, "--quiet", "--no-report")
+    assert study(first, *words) == 1
+    assert trained(out) == {("finetune", 8, 0.05), ("finetune", 0, 0.05)}
 
 
 def test_a_wrong_part_is_refused_before_any_run(whole: Path, tmp_path: Path, capsys):
@@ -96,6 +124,7 @@ def test_a_wrong_part_is_refused_before_any_run(whole: Path, tmp_path: Path, cap
         ("studies = []\n", "got []"),
         ("studies = [1]\n", "studies"),
         ('studies = ["first.toml"]\nseeds = [1]\n', "seeds is for a study"),
+        ('studies = ["first.toml"]\nname = "../up"\n', "no slash"),
     ):
         whole.write_text(text)
         assert study(whole, "--out", out) == 2
@@ -128,5 +157,10 @@ def test_the_rivals_are_one_study_of_four() -> None:
         f"rivals_{name}" for name in ("synthetic", "mnist", "fsmol", "wsd")
     ]
     assert len(parts_asked(found, ("method=reservoir",), None)) == 4
+    some = parts_asked(found, ("method=finetune,ewc", "lr=1e-5,0.003"), None)
+    assert some["rivals_wsd"] == ("method=finetune", "lr=1e-5")
+    assert some["rivals_fsmol"] == ("method=finetune,ewc", "lr=0.003")
+    only = parts_asked(found, ("policy=carry, task average",), None)
+    assert only["rivals_fsmol"] == ("policy=carry, task average",)
     with pytest.raises(ValueError, match="names studies, and is none itself"):
         read_study(scripts.ROOT / "studies" / "rivals.toml")

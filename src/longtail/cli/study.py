@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="execute only matching runs; may be given more than once",
+        help="execute only matching runs; may be given more than once (study=NAME: of several)",
     )
     parser.add_argument(
         "--best",

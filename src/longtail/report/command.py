@@ -16,9 +16,10 @@ from rich.text import Text
 from longtail.names import METRICS
 from longtail.report import checks, figures, finding, formats, page, paper, statistics, tables
 from longtail.report.groups import Group, group, paired_runs, pairs
+from longtail.report.labelling import CHOOSES
 from longtail.report.provenance import provenance
 from longtail.report.results import Results, load
-from longtail.report.selection import CHOOSES, select, without_selection
+from longtail.report.selection import select, without_selection
 from longtail.runs.files import StudyFiles
 from longtail.support.files import refusing
 
@@ -176,8 +177,8 @@ def claims_of(
 ) -> tuple[list[checks.Claim], list[str]]:
     """What the study's checks say, or those for runs that ask for none; and which were not run."""
     ours, skipped = checks.runnable(results.asked_checks, results.trusted)
-    if not groups:
-        return [], skipped
+    if not groups or (not results.asked_checks and results.plan.get("unselected")):
+        return [], skipped  # by test scores the values of [select] are not compared
     if not results.asked_checks:
         return finding.default_claims(groups, table, pair_of(results)), skipped
     return checks.run(ours, table.rows), skipped

@@ -66,7 +66,8 @@ class Group:
 
     def values(self, metric: str) -> np.ndarray:
         """One number a seed. Multi-task training learns no task after another: it has RP alone."""
-        if metric.rpartition(".")[2] != "RP" and self.labels.get("method") == "multitask":
+        alone = metric.rpartition(".")[2] in ("LP", "FGT", "BWT")
+        if alone and self.labels.get("method") == "multitask":
             return np.full(len(self.runs), np.nan)
         return np.array([run.metric(metric) for run in self.runs])
 

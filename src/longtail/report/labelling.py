@@ -12,7 +12,9 @@ from longtail.names import METHODS, POLICIES, WARM_UP, Policy
 # These name a run or follow from its name; every other setting that varies becomes a label.
 NAMING = ("seed", "method", "optimizer", "policy", "benchmark")
 # Keys of a table's row that say something else: a setting of such a name needs a longer label.
+CHOOSES = "chooses"  # the label of runs that choose and are not reported, where they are shown
 RESERVED = ("seed", "method", "policy", "benchmark", "seeds", "diverged", "selected", "validation")
+RESERVED += (CHOOSES,)
 
 
 class Labelled(Protocol):
@@ -76,6 +78,18 @@ def average_labels(labels: Mapping[str, Any], average: str) -> dict[str, Any]:
     {'method': 'ewc', 'policy': 'carry, task average', 'lr': 0.1}
     """
     return {**labels, "policy": f"{labels['policy']}, {AVERAGES[average]}"}
+
+
+def told_seeds(seeds: Sequence[int]) -> str:
+    """Seeds in a sentence.
+
+    >>> told_seeds([100]), told_seeds([7, 8, 9]), told_seeds([3, 7])
+    ('seed 100', 'seeds 7 to 9', 'seeds 3, 7')
+    """
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"seeds {seeds[0]} to {seeds[-1]}" if whole else f"seeds {', '.join(map(str, seeds))}"
 
 
 def run_name(labels: Mapping[str, Any], seed: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from longtail.report.groups import display
+from longtail.report.labelling import CHOOSES, told_seeds
 from longtail.report.results import Result, Results, count
 
 
@@ -32,8 +33,9 @@ def select(results: Results) -> None:
         name = " ".join(display(k, v) for k, v in json.loads(rest).items())
         chosen = _best(values, choosing)
         if chosen is None:
-            results.problems.append(_nothing(name, keys, choosing))
-            kept |= {id(run) for runs in values.values() for run in runs}
+            runs = [run for some in values.values() for run in some]
+            results.problems.append(_nothing(name, keys, choosing, runs))
+            kept |= {id(run) for run in runs if run.seed not in choosing}
             continue
         kept |= {id(run) for run in values[chosen] if run.seed not in choosing}
         notes.append(f"{name} {_told(json.loads(chosen), keys)}".strip())
@@ -46,7 +48,7 @@ def select(results: Results) -> None:
     if notes:
         scores = {_score(values, choosing) for values in families.values()}
         by = " or ".join("RP" if name == "RP" else "validation score" for name in sorted(scores))
-        by += f" of seeds {choosing[0]} to {choosing[-1]}" if choosing else ""
+        by += f" of {told_seeds(choosing)}" if choosing else ""
         text = f"{', '.join(keys)} chosen by {by}: {'; '.join(notes)}."
         results.plan = {**results.plan, "selected": [text]}
 
@@ -81,10 +83,12 @@ def _told(values: dict[str, Any], keys: list[str]) -> str:
     return " ".join(f"{key} {json.dumps(value)}" for key, value in values.items())
 
 
-def _nothing(name: str, keys: list[str], choosing: list[int]) -> str:
+def _nothing(name: str, keys: list[str], choosing: list[int], runs: list[Result]) -> str:
     told = ", ".join(keys)
     if choosing:
-        return f"{name}: no {told} was selected, since no run of the seeds that choose has finished"
+        some = any(run.seed in choosing for run in runs)
+        why = "of every value one diverged or has no score" if some else "none of them has finished"
+        return f"{name}: no {told} was selected by {told_seeds(choosing)}, as {why}"
     return (
         f"{name}: no {told} was selected, since the runs have no validation score "
         "(set train.validation above 0)"
@@ -101,10 +105,6 @@ AT_EVERY_VALUE = (
 )
 
 
-# The label of runs that choose and are not reported, where they are shown for once.
-CHOOSES = "chooses"
-
-
 def without_selection(results: Results) -> None:
     """Has, in place, nothing selected: a line for every value, and the scores that would choose.
 
@@ -114,15 +114,24 @@ def without_selection(results: Results) -> None:
     keys, choosing = labels_of(plan), plan.get("select", {}).get("seeds", [])
     if not keys:
         raise ValueError("--no-select: the study selects nothing (its file has no [select])")
-    for run in results.runs:
-        if run.seed in choosing:
-            run.labels = {**run.labels, CHOOSES: True}
+    for run in results.runs if choosing else ():
+        run.labels = {**run.labels, CHOOSES: run.seed in choosing}
     report = plan.get("report", {})
     report = {**report, "further": [*report.get("further", ()), "validation"]}
     report["checks"] = [name for name in report.get("checks", ()) if name in AT_EVERY_VALUE]
     if report.get("index"):
         report["index"] = [*dict.fromkeys([*report["index"], *keys])]
-    results.plan = {**{k: v for k, v in plan.items() if k != "select"}, "report": report}
+    rest = {k: v for k, v in plan.items() if k != "select"}
+    results.plan = {**rest, "report": report, "unselected": True}
+    if choosing:
+        own = plan["select"].get("train", {})
+        text = (
+            f"Lines with {CHOOSES} = yes are of {told_seeds(choosing)}, by which values are chosen"
+        )
+        text += (
+            f" (trained with {', '.join(f'{k} = {v!r}' for k, v in own.items())})" if own else ""
+        )
+        results.plan["selected"] = [f"{text}; checks leave them out."]
 
 
 def labels_of(plan: dict[str, Any]) -> list[str]:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from longtail.runs.config import read_toml
 from longtail.runs.values import check, unknown
-from longtail.study.expand import expand, matching
-from longtail.study.file import check_report, read_study
+from longtail.study.expand import Planned, expand, matching
+from longtail.study.file import check_name, check_report, read_study
 
 KEY = "studies"
 CONDITION = "study="
@@ -57,34 +57,68 @@ def read_collection(path: Path) -> Collection | None:
         if name in parts:
             raise ValueError(f"{path}: two parts are called {name!r}, and would share a folder")
         parts[name] = part
-    return Collection(check(tree.get("name", path.stem), str, "name"), parts)
+    name = check(tree.get("name", path.stem), str, "name")
+    check_name(name)
+    return Collection(name, parts)
 
 
-def parts_asked(collection: Collection, only: Sequence[str], seeds: str | None) -> dict[str, Path]:
-    """The parts that have runs which meet all conditions; every part has been read and checked.
+def parts_asked(
+    collection: Collection, only: Sequence[str], seeds: str | None
+) -> dict[str, tuple[str, ...]]:
+    """The parts that have runs which meet all conditions, and these as each part knows them.
+
+    Of a list of values, `method=ewc,lwf`, a part is asked for those it has. Every part is read
+    and checked.
 
     Raises:
-        ValueError: no part has such a run.
+        ValueError: no part has such a run, or none knows a key or a value.
     """
-    found: dict[str, Path] = {}
-    wrong: list[ValueError] = []
-    for name, file in _named(collection, only).items():
-        study = read_study(file, seeds)
-        planned = expand(study)
-        check_report(study.report, [run.labels for run in planned])
-        try:
-            if matching(planned, conditions(only)):
-                found[name] = file
-        except ValueError as error:  # this part has no such method, say
-            wrong.append(error)
+    studies = {name: read_study(file, seeds) for name, file in _named(collection, only).items()}
+    planned = {name: expand(study) for name, study in studies.items()}
+    for name, study in studies.items():
+        check_report(study.report, [run.labels for run in planned[name]])
+    asked: dict[str, list[str]] = {name: [] for name in planned}
+    for text in only:
+        if text.startswith(CONDITION):
+            continue
+        known = {name: _known(runs, text) for name, runs in planned.items()}
+        values = {value for some in known.values() for value in some}
+        for value in _values(text) if text not in values else ():
+            if value not in values:
+                matching(next(iter(planned.values())), [value])  # says what is wrong with it
+        for name, some in known.items():
+            key = text.partition("=")[0]
+            joined = ",".join(value.partition("=")[2] for value in some)
+            if some:
+                asked.get(name, []).append(f"{key}={joined}")
+            else:
+                asked.pop(name, None)
+    found = {name: tuple(some) for name, some in asked.items() if matching(planned[name], some)}
     if not found:
-        raise wrong[0] if wrong else ValueError(f"no run of a part matches {' '.join(only)}")
+        raise ValueError(f"no run of a part matches {' '.join(only)}")
     return found
 
 
-def conditions(only: Sequence[str]) -> tuple[str, ...]:
-    """What `--only` asks of runs, not of parts."""
-    return tuple(text for text in only if not text.startswith(CONDITION))
+def _known(runs: list[Planned], text: str) -> list[str]:
+    """A condition as it is where a part knows it; else one for each of its values that it knows."""
+    for some in ([text], _values(text)):
+        found = [one for one in some if _is_known(runs, one)]
+        if found:
+            return found
+    return []
+
+
+def _values(text: str) -> list[str]:
+    key, _, values = text.partition("=")
+    return [f"{key}={value.strip()}" for value in values.split(",")]
+
+
+def _is_known(runs: list[Planned], text: str) -> bool:
+    try:
+        matching(runs, [text])
+    except ValueError:
+        return False
+    return True
 
 
 def _named(collection: Collection, only: Sequence[str]) -> dict[str, Path]:

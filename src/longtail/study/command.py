@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from longtail.report.labelling import AVERAGES, BESIDE, average_labels
+from longtail.report.labelling import AVERAGES, BESIDE, average_labels, told_seeds
 from longtail.report.reading import read_plan
 from longtail.report.results import load
 from longtail.report.selection import best_values, labels_of, place
@@ -21,7 +21,7 @@ from longtail.runs.config import cannot_stack
 from longtail.runs.files import StudyFiles
 from longtail.runs.fingerprint import code_now, user_modules
 from longtail.runs.loggers import require
-from longtail.study.collection import conditions, parts_asked, read_collection
+from longtail.study.collection import parts_asked, read_collection
 from longtail.study.display import Overview, overview
 from longtail.study.estimate import estimate
 from longtail.study.expand import Planned, expand, matching
@@ -101,19 +101,29 @@ def run_study(options: StudyOptions) -> int:
     if collection is None:
         return choose_and_train(options) if options.choose else train_study(options)
     out = options.out or Path("runs") / collection.name
+    parts = []
+    for part, only in parts_asked(collection, options.only, options.seeds).items():
+        file = collection.parts[part]
+        study = read_study(file, options.seeds)
+        if options.best and not options.choose:  # what it would refuse, before any part begins
+            at_best(study, matching(expand(study), only), out / part)
+        choose = options.choose and bool(study.select.get("seeds"))
+        parts.append(replace(options, file=file, out=out / part, only=only, choose=choose))
     codes = []
-    for name_, file in parts_asked(collection, options.only, options.seeds).items():
-        if not options.json and not options.quiet:
-            print(f"{name_} ({file})", flush=True)
-        part = replace(options, file=file, out=out / name_, only=conditions(options.only))
-        choosing = bool(read_study(file).select.get("seeds"))
-        part = replace(part, choose=part.choose and choosing, best=part.best and choosing)
-        codes.append(choose_and_train(part) if part.choose else train_study(part))
+    for one in parts:
+        if options.json:
+            print(json.dumps({"event": "study", "file": str(one.file), "folder": str(one.out)}))
+        elif not options.quiet:
+            print(f"{one.file}, in {one.out}", flush=True)
+        codes.append(choose_and_train(one) if one.choose else train_study(one))
     return max(codes)
 
 
 def choose_and_train(options: StudyOptions) -> int:
-    """The seeds of [select] over the whole grid, then the others at the values they found best."""
+    """The seeds of [select] over the whole grid, then the others at the values they found best.
+
+    Where some of the former fail, those that are left choose.
+    """
     study = read_study(options.file, options.seeds)
     choosing = study.select.get("seeds")
     if not choosing:
@@ -121,14 +131,13 @@ def choose_and_train(options: StudyOptions) -> int:
     seeds = f"seed={','.join(map(str, choosing))}"
     only = (*(text for text in options.only if not text.startswith("seed=")), seeds)
     first = replace(options, choose=False, best=False, only=only, report=False)
-    if failed := train_study(first):
-        return failed
+    failed = train_study(first)
     if options.dry_run:
         done = finished_runs(options.out or Path("runs") / study.name)
         if any(run.id not in done for run in matching(expand(study), only)):
             print("The other seeds are planned when these are finished.", file=sys.stderr)
             return 0
-    return train_study(replace(options, choose=False, best=True))
+    return max(failed, train_study(replace(options, choose=False, best=True)))
 
 
 def train_study(options: StudyOptions) -> int:
@@ -212,10 +221,10 @@ def at_best(study: Study, wanted: list[Planned], folder: Path) -> list[Planned]:
     ]
     missing = {family for _, (family, _) in placed if family not in known}
     if missing:
-        seeds = f"{choosing[0]}-{choosing[-1]}"
+        rows = "1 row has" if len(missing) == 1 else f"{len(missing)} rows have"
         raise ValueError(
-            f"--best: {len(missing)} rows have no finished run of seeds {seeds}: train these "
-            f"first, with --only seed={seeds}"
+            f"--best: {rows} no finished run of {told_seeds(choosing)}: train these first, with "
+            f"--only seed={','.join(map(str, choosing))}, or take --choose"
         )
     best = {
         run.id

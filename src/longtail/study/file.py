@@ -125,13 +125,18 @@ def read_study(path: Path, seeds: str | None = None) -> Study:
         resources=tree.get("resources", {}),
         report=tree.get("report", {}),
     )
-    if Path(study.name).name != study.name or study.name in ("", ".."):
-        raise ValueError(f"name = {study.name!r}: it names the study's folder, so it has no slash")
+    check_name(study.name)
     known = {setting_of(key) for key in study.grid}
     for key in keys_of(study.select):
         if key not in known:
             raise ValueError(f"select.key = {key!r} is not a key of [grid]")
     return study
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that is no name of a folder."""
+    if Path(name).name != name or name in ("", ".."):
+        raise ValueError(f"name = {name!r}: it names the study's folder, so it has no slash")
 
 
 def keys_of(select: Mapping[str, Any]) -> list[str]:

@@ -40,12 +40,12 @@ LATE = "late.RP"
 
 
 def wsd(rows: Rows) -> list[Claim]:
-    """All four claims, as far as the study has the rows for them, and the baselines.
+    """The claims, as far as the study has the rows for them, and the baselines.
 
     Where no learning rate was selected, with and without MC are compared at each.
 
     Raises:
-        KeyError: no method has rows that can be compared.
+        KeyError: no method has rows that can be compared, at rates that were selected.
     """
     rates = list(dict.fromkeys(r.get("lr") for r in rows if r["method"] != "multitask"))
     claims: list[Claim] = []
@@ -53,7 +53,7 @@ def wsd(rows: Rows) -> list[Claim]:
         part = [r for r in rows if r["method"] == "multitask" or r.get("lr") == rate]
         prefix = f"lr {rate}, " if len(rates) > 1 else ""
         claims += [{**c, "claim": prefix + c["claim"]} for c in _comparisons(part)]
-    if not claims:
+    if not claims and len(rates) < 2:
         raise KeyError("rows of a method with policy continual and with reset or carry")
     return claims + _baselines(rows)
 
@@ -129,7 +129,7 @@ def _late(**rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with(policy: str) -> str:
-    return "with MC" if policy == "continual" else "without MC"
+    return {"continual": "with MC", "carry": "with AdamW kept"}.get(policy, "without MC")
 
 
 def _methods(rows: Rows, policies: tuple[str, ...]) -> list[str]:
