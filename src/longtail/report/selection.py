@@ -114,8 +114,9 @@ def without_selection(results: Results) -> None:
     keys, choosing = labels_of(plan), plan.get("select", {}).get("seeds", [])
     if not keys:
         raise ValueError("--no-select: the study selects nothing (its file has no [select])")
-    for run in results.runs if choosing else ():
-        run.labels = {**run.labels, CHOOSES: run.seed in choosing}
+    for run in results.runs:
+        if run.seed in choosing:
+            run.labels = {**run.labels, CHOOSES: True}
     report = plan.get("report", {})
     report = {**report, "further": [*report.get("further", ()), "validation"]}
     report["checks"] = [name for name in report.get("checks", ()) if name in AT_EVERY_VALUE]
