@@ -106,8 +106,11 @@ def _ranked(ranking: list[dict[str, Any]]) -> str:
         for row in rows[:RANKED]:
             name = f"{row['method']}, {row['policy']}"
             lines.append(f"| {kind} | {name} | {row['mean_rank']:.2f} | {row['bytes']} |")
-    told = f"The first {RANKED} by mean rank over the benchmarks that have all rows, of those in two buffers at most"
-    return f"{told} (0 first, 1 last):\n\n" + "\n".join(lines) + "\n"
+    told = (
+        f"The first {RANKED} by mean rank over the benchmarks that have all rows, of those in two "
+        "buffers at most (0 first, 1 last):"
+    )
+    return f"{told}\n\n" + "\n".join(lines) + "\n"
 
 
 def _cells(row: dict[str, Any]) -> str:
