@@ -186,26 +186,31 @@ def _settings_of(
 
 def matching(runs: list[Planned], conditions: Sequence[str]) -> list[Planned]:
     """Runs that meet all of `key=value[,value...]`; keys are labels, seed, or dotted settings."""
-    named = [(run, _named(run)) for run in runs] if conditions else []
+    named = _all_named(runs) if conditions else []
     left = runs
     for text in conditions:
         key, equals, wanted = text.partition("=")
         key = key.strip()
         if not equals:
             raise ValueError(f"--only takes key=value, got {text!r}")
-        if runs and not any(key in names for _, names in named):
-            raise unknown("key of --only", key, {k for _, names in named for k in names})
+        kinds = {id(names): names for _, names in named}.values()
+        if runs and key != "seed" and not any(key in names for names in kinds):
+            raise unknown("key of --only", key, {"seed", *(k for names in kinds for k in names)})
         if key == "seed":
             values = {str(s) for s in parse_seeds(wanted)}  # a range may be wider than the study's
         else:
-            known = {str(names.get(key)) for _, names in named}
+            known = {str(names.get(key)) for names in kinds}
             paths = {run.config.method: run.labels["method"] for run in runs}
             also = paths if key == "method" else {}  # a user's method has a name and a path
             whole = wanted.strip() in known  # the name of a policy may have a comma
             words = [wanted] if whole else wanted.split(",")
             texts = [also.get(word.strip(), word.strip()) for word in words]
             values = {_meant(text, key, known) for text in texts}
-        chosen = {run.id for run, names in named if str(names.get(key)) in values}
+        chosen = {
+            run.id
+            for run, names in named
+            if str(run.config.seed if key == "seed" else names.get(key)) in values
+        }
         left = [run for run in left if run.id in chosen]
     return left
 
@@ -220,8 +225,16 @@ def _meant(value: str, key: str, known: set[str]) -> str:
     return parsed
 
 
-def _named(run: Planned) -> dict[str, Any]:
-    return {**flatten(run.config.as_dict()), **run.labels, "seed": run.config.seed}
+def _all_named(runs: list[Planned]) -> list[tuple[Planned, dict[str, Any]]]:
+    """Every run with its settings and labels, which those that differ in their seed share."""
+    shared: dict[tuple[int, int], dict[str, Any]] = {}
+    found = []
+    for run in runs:
+        place = id(run.labels), id(run.config.train)  # as `expand` makes them
+        if place not in shared:
+            shared[place] = {**flatten(run.config.as_dict()), **run.labels}
+        found.append((run, shared[place]))
+    return found
 
 
 def _check_method_settings(
