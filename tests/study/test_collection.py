@@ -74,9 +74,8 @@ def test_only_asks_for_parts_and_for_runs(whole: Path, tmp_path: Path, capsys):
         assert study(whole, "--only", wrong, "--out", tmp_path / "none") == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
-    assert (
-        study(whole, "--only", "method=finetune,ewc", "--dry-run", "--json") == 0
-    )  # each what it has
+    # of a list of values each part is asked for those it has
+    assert study(whole, "--only", "method=finetune,ewc", "--dry-run", "--json") == 0
     shown = capsys.readouterr().out
     assert "first.toml" in shown
     assert '"method": "ewc"' in shown

@@ -51,8 +51,6 @@ def read_collection(path: Path) -> Collection | None:
     parts: dict[str, Path] = {}
     for text in named:
         part = path.parent / text
-        if KEY in read_toml(part):
-            raise ValueError(f"{path}: {text} names studies, and is none itself")
         name = read_study(part).name
         if name in parts:
             raise ValueError(f"{path}: two parts are called {name!r}, and would share a folder")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from longtail.names import METHOD_NAMES
-from longtail.report.checks import Claim, Row, Rows, above, claim, every, find, margin
+from longtail.report.checks import Claim, Row, Rows, above, claim, every, find, margin, verdict_of
 from longtail.report.labelling import AVERAGES, NO_WARM_UP
 
 # Bytes a float32 parameter beyond AdamW's eight; perf/rival_step.py measures the same.
@@ -81,7 +81,7 @@ def table(rows: Rows) -> list[Claim]:
         same = [c for c in found if f"{words} in one buffer" in c["claim"]]
         if len(same) > 1:
             text = f"On every benchmark {words} than MC in one buffer of the weights' size"
-            found.append(claim(text, every(_truths(same)), benchmarks=len(same)))
+            found.append(claim(text, every(map(verdict_of, same)), benchmarks=len(same)))
     return found
 
 
@@ -178,12 +178,7 @@ def _with_mc(rows: Rows, better: Better) -> list[Claim]:
         return bare
     told = {f"{c['claim']}: difference": c["numbers"]["difference"] for c in found}
     text = "MC retains more than Adam kept with every method"
-    return [claim(text, every(_truths(found)), **told), *bare]
-
-
-def _truths(claims: Iterable[Claim]) -> list[bool | None]:
-    """What holds and what fails; None for what is undecided."""
-    return [{"holds": True, "fails": False}.get(c["verdict"]) for c in claims]
+    return [claim(text, every(map(verdict_of, found)), **told), *bare]
 
 
 def _averages(rows: Rows, better: Better) -> list[Claim]:
