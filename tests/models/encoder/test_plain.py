@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.func import functional_call
 
 from longtail.models.encoder.auto import load_encoder
 from longtail.models.encoder.plain import Encoder, EncoderConfig
@@ -113,6 +114,18 @@ def test_a_stack_is_its_members_one_by_one(kind: str) -> None:
             for name, p in alone.named_parameters():
                 grad = stack.members[policy].get_parameter(name).grad[seed]
                 torch.testing.assert_close(grad, p.grad, atol=2e-4, rtol=1e-4)
+
+
+def test_a_stack_answers_with_other_weights() -> None:
+    torch.manual_seed(0)
+    config = EncoderConfig(40, 16, 2, 2, 24, 20)
+    stack = Replicas([Encoder(config) for _ in range(3)], policies=2)
+    inputs = batch(config.pad, shape=(3, 4, 11))
+    others = {name: p.detach() + 0.1 * torch.randn_like(p) for name, p in stack.named_parameters()}
+    answer = functional_call(stack, others, (inputs,))  # as LwF asks the last task's weights
+    assert not torch.allclose(answer, stack(inputs))
+    stack.load_state_dict(others, strict=False)
+    assert torch.equal(answer, stack(inputs))
 
 
 @pytest.mark.parametrize("kind", ["bert", "mpnet"])

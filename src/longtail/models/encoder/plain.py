@@ -116,15 +116,17 @@ class Encoder(nn.Module):
         hidden = members[0].encode(stacked, members[0].embed(stacked, ids, *rest), mask)
         return hidden.unflatten(0, stacked.lead)
 
+    def parameter(self, name: str) -> Tensor:
+        """What stands for a parameter now: under `functional_call` a plain tensor."""
+        return getattr(self, name)
+
     def lifted(self) -> Stacked:
         """The parameters of this one model as a stack with R = 1."""
         return self.stacked_parameters([_Lifted(self)])
 
     def stacked_parameters(self, members: Sequence[Any]) -> Stacked:
         """The parameters of `members`, [S, ...] each, as a stack; counts a pass in training."""
-        parts = {
-            name: tuple(m.get_parameter(name) for m in members) for name in self.config.shapes()
-        }
+        parts = {name: tuple(m.parameter(name) for m in members) for name in self.config.shapes()}
         seeds = None
         if self.training and self.config.dropout:
             seeds = (members[0].seed + members[0].passes).reshape(-1)
@@ -226,8 +228,8 @@ class _Lifted:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.seed, self.passes = encoder, encoder.seed, encoder.passes
 
-    def get_parameter(self, name: str) -> Tensor:
-        return getattr(self.encoder, name)[None]  # functional_call puts plain tensors there
+    def parameter(self, name: str) -> Tensor:
+        return self.encoder.parameter(name)[None]
 
 
 @functools.cache
