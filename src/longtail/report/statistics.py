@@ -120,5 +120,6 @@ def growth(after: np.ndarray, curves: np.ndarray) -> dict[str, np.ndarray]:
     x = after - after.mean()
     quarter = max(1, len(after) // 4)
     first, last = curves[:, :quarter].mean(1), curves[:, -quarter:].mean(1)
-    slope = 100 * curves @ x / (x @ x)
+    square = math.fsum(x * x)  # sums that are rounded once are the same on every machine
+    slope = np.array([100 * math.fsum(curve * x) / square for curve in curves])
     return dict(zip(GROWTH, (slope, first, last, last - first), strict=True))
