@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -187,17 +187,35 @@ def claims_of(
 def compare_policies(groups: list[Group], pair: tuple[str, str], unit: str) -> list[dict[str, Any]]:
     """With against without MC, seed by seed, for each method and metric."""
     scale = 100.0 if unit == "percent" else 1.0
-    found = []
+    compared = []
     for a, b in pairs(groups, *pair):
         runs = paired_runs(a, b)
-        for metric in METRICS:
-            first = np.array([x.metric(metric) for x, _ in runs]) * scale
-            second = np.array([y.metric(metric) for _, y in runs]) * scale
-            higher = a.runs[0].higher_is_better != (metric == "FGT")
+        by_seed = {
+            m: [(x.metric(m) * scale, y.metric(m) * scale) for x, y in runs] for m in METRICS
+        }
+        compared.append(Compared(a.labels, a.runs[0].higher_is_better, by_seed))
+    return paired_tests(compared, pair)
+
+
+class Compared(NamedTuple):
+    """Two rows that differ in their policy: by metric, the two scores of every seed they share."""
+
+    labels: dict[str, Any]
+    higher_is_better: bool
+    by_seed: dict[str, list[tuple[float, float]]]
+
+
+def paired_tests(compared: Iterable[Compared], pair: tuple[str, str]) -> list[dict[str, Any]]:
+    """The test of every metric of every two rows; p-values are corrected within a metric."""
+    found = []
+    for labels, higher_is_better, by_seed in compared:
+        rest = {k: v for k, v in labels.items() if k != "policy"}
+        for metric, scores in by_seed.items():
+            first, second = np.array(scores).reshape(-1, 2).T
+            higher = higher_is_better != (metric == "FGT")
             result = statistics.paired(first, second, higher_is_better=higher)
             if result.n:
-                labels = {k: v for k, v in a.labels.items() if k != "policy"}
-                found.append({**labels, "pair": list(pair), "metric": metric, **asdict(result)})
+                found.append({**rest, "pair": list(pair), "metric": metric, **asdict(result)})
     for metric in METRICS:
         rows = [row for row in found if row["metric"] == metric]
         for row, p in zip(rows, statistics.holm([r["p"] for r in rows]), strict=True):

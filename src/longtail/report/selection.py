@@ -6,6 +6,7 @@ Test scores play no part: a group without a validation score is not selected fro
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -28,28 +29,26 @@ def select(results: Results) -> None:
     kept: set[int] = (
         set()
     )  # not by the run's name: it may stand twice, the second time by its average
-    notes = []
+    best: dict[str, str] = {}
     for rest, values in families.items():
-        name = " ".join(display(k, v) for k, v in json.loads(rest).items())
         chosen = _best(values, choosing)
         if chosen is None:
             runs = [run for some in values.values() for run in some]
-            results.problems.append(_nothing(name, keys, choosing, runs))
+            tried = any(run.seed in choosing for run in runs)
+            results.problems.append(told_nothing(rest, keys, choosing, tried=tried))
             kept |= {id(run) for run in runs if run.seed not in choosing}
             continue
         kept |= {id(run) for run in values[chosen] if run.seed not in choosing}
-        notes.append(f"{name} {_told(json.loads(chosen), keys)}".strip())
+        best[rest] = chosen
         for run in values[chosen]:  # no longer part of the name: it may differ between methods
             run.chosen = json.loads(chosen)
             run.labels = {k: v for k, v in run.labels.items() if k not in keys}
     before = count(results.runs)
     results.runs = [run for run in results.runs if id(run) in kept or run.status != "finished"]
     results.not_selected += before - count(results.runs)
-    if notes:
+    if best:
         scores = {_score(values, choosing) for values in families.values()}
-        by = " or ".join("RP" if name == "RP" else "validation score" for name in sorted(scores))
-        by += f" of {told_seeds(choosing)}" if choosing else ""
-        text = f"{', '.join(keys)} chosen by {by}: {'; '.join(notes)}."
+        text = told_best(best, keys, choosing, scores)
         results.plan = {**results.plan, "selected": [text]}
 
 
@@ -76,6 +75,21 @@ def best_values(results: Results) -> dict[str, str]:
     return {family: value for family, value in found.items() if value is not None}
 
 
+def family_name(family: str) -> str:
+    """A family, as `place` names it, in the words of a reader."""
+    return " ".join(display(k, v) for k, v in json.loads(family).items())
+
+
+def told_best(
+    best: dict[str, str], keys: list[str], choosing: list[int], scores: Collection[str]
+) -> str:
+    """The note on what was chosen: the values of every family, and by which scores and seeds."""
+    notes = [f"{family_name(f)} {_told(json.loads(v), keys)}".strip() for f, v in best.items()]
+    by = " or ".join("RP" if name == "RP" else "validation score" for name in sorted(scores))
+    by += f" of {told_seeds(choosing)}" if choosing else ""
+    return f"{', '.join(keys)} chosen by {by}: {'; '.join(notes)}."
+
+
 def _told(values: dict[str, Any], keys: list[str]) -> str:
     """The values that were chosen, by name where there are several settings."""
     if len(keys) == 1:
@@ -83,11 +97,12 @@ def _told(values: dict[str, Any], keys: list[str]) -> str:
     return " ".join(f"{key} {json.dumps(value)}" for key, value in values.items())
 
 
-def _nothing(name: str, keys: list[str], choosing: list[int], runs: list[Result]) -> str:
-    told = ", ".join(keys)
+def told_nothing(family: str, keys: list[str], choosing: list[int], *, tried: bool) -> str:
+    """Why no value of a family was chosen; `tried` is whether any seed that chooses has run."""
+    name, told = family_name(family), ", ".join(keys)
     if choosing:
-        some = any(run.seed in choosing for run in runs)
-        why = "of every value one diverged or has no score" if some else "none of them has finished"
+        none = "none of them has finished"
+        why = "of every value one diverged or has no score" if tried else none
         return f"{name}: no {told} was selected by {told_seeds(choosing)}, as {why}"
     return (
         f"{name}: no {told} was selected, since the runs have no validation score "

@@ -64,32 +64,55 @@ def build(results: Results, groups: list[Group] | None = None) -> Table:
     """The study's table; settings of its file's [report] decide, defaults come from what varies."""
     groups = group(results.runs) if groups is None else groups
     wanted = results.plan.get("report", {})
-    paper_key = wanted.get("paper")
     first = groups[0].runs[0].summary if groups else {}
-    unit = wanted.get("unit") or (paper.unit(paper_key) if paper_key else None)
+    unit = asked_unit(wanted)
     scores = list(dict.fromkeys(str(g.runs[0].summary.get("score", "")) for g in groups))
     if not unit:  # of several scores each stays in its own unit
         unit = "percent" if {*scores} <= PERCENT_SCORES else " and ".join(scores)
     scale = 100.0 if unit == "percent" else 1.0
-    asked = wanted.get("metrics", METRICS)
     further = wanted.get("further", ())  # in table.json, for checks, but not shown
-    rows = [_row(g, scale, paper_key, (*asked, *further)) for g in groups]
+    asked = (*wanted.get("metrics", METRICS), *further)
+    rows = [_row(g, scale, wanted.get("paper"), asked) for g in groups]
+    plan = {**results.plan, "name": results.plan.get("name") or results.folder.name}
+    higher = bool(first.get("higher_is_better", True))
+    table = from_rows(rows, plan, unit, higher_is_better=higher, mixed=len(scores) > 1)
+    if count(results.finished) < max(len(results.plan.get("runs", [])), count(results.runs)):
+        table.notes.append(results.state)
+    return table
+
+
+def asked_unit(report: dict[str, Any]) -> str | None:
+    """The unit that a study's [report] gives its table, itself or by the paper's table."""
+    return report.get("unit") or (paper.unit(report["paper"]) if report.get("paper") else None)
+
+
+def from_rows(
+    rows: list[dict[str, Any]],
+    plan: dict[str, Any],
+    unit: str,
+    *,
+    higher_is_better: bool,
+    mixed: bool = False,
+) -> Table:
+    """The table of these rows, which are in this unit, in the shape of the plan's [report]."""
+    wanted = plan.get("report", {})
+    asked = wanted.get("metrics", METRICS)
     metrics = [m for m in asked if any(_finite(r.get(m)) for r in rows)]
     columns = wanted.get("columns") or _default_columns(rows)
     index = wanted.get("index") or _default_index(rows, columns)
     index = _telling_apart(rows, list(index), columns)
     table = Table(
-        str(wanted.get("title") or results.plan.get("name") or results.folder.name),
+        str(wanted.get("title") or plan["name"]),
         rows,
         metrics,
         unit,
-        bool(first.get("higher_is_better", True)),
+        higher_is_better,
         index,
         columns,
-        paper_key,
-        mixed=len(scores) > 1,
+        wanted.get("paper"),
+        mixed=mixed,
     )
-    table.notes = _notes(table, results)
+    table.notes = _notes(table, plan)
     return table
 
 
@@ -179,7 +202,7 @@ def _telling_apart(rows: list[dict[str, Any]], index: list[str], columns: str | 
     return index
 
 
-def _notes(table: Table, results: Results) -> list[str]:
+def _notes(table: Table, plan: dict[str, Any]) -> list[str]:
     seeds = sorted({r["seeds"] for r in table.rows})
     counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else "0"
     notes = [
@@ -193,14 +216,10 @@ def _notes(table: Table, results: Results) -> list[str]:
     if diverged:
         words = "run diverged (NaN) and is" if diverged == 1 else "runs diverged (NaN) and are"
         notes.append(f"{diverged} {words} left out of the means (marked †).")
-    asked = results.plan.get("report", {}).get("metrics", ())
+    asked = plan.get("report", {}).get("metrics", ())
     if missing := [m for m in asked if table.rows and m not in table.metrics]:
         notes.append(f"No run has a value of {', '.join(missing)}.")
-    for note in results.plan.get("selected", []):
-        notes.append(str(note))
-    if count(results.finished) < max(len(results.plan.get("runs", [])), count(results.runs)):
-        notes.append(results.state)
-    return notes
+    return [*notes, *map(str, plan.get("selected", []))]
 
 
 def label_text(key: str, row: dict[str, Any]) -> str:
@@ -254,7 +273,7 @@ def _best(table: Table, metric: str, column: Any, benchmark: Any) -> float | Non
 def _cell(row: dict[str, Any] | None, metric: str, unit: str, best: float | None) -> Cell | None:
     if row is None or (row.get(metric) is None and not row.get("diverged")):
         return None
-    mean = float("nan") if row[metric] is None else row[metric]
+    mean = float("nan") if row.get(metric) is None else row[metric]
     theirs = row.get(f"{metric}_paper")
     close = paper.agreement(mean, theirs, unit) if theirs is not None and _finite(mean) else None
     is_best = best is not None and number(mean, unit) == number(best, unit)

@@ -1,0 +1,364 @@
+"""Join unselected tables of one study into one, and select from it: a table without its runs.
+
+    python studies/tools/join_tables.py STUDY.toml OUT TABLE.json [TABLE.json ...]
+
+The runs of a study may be trained in several sessions, on machines whose folders are gone later.
+What stays of a session is the table that `longtail report RUNS --no-select` has written: a row for
+every value of the study's [select] key, and rows of their own for the seeds that choose. This
+program writes the rows of all such tables to OUT/all_rates/table.* and what is selected from them
+to OUT/table.*, both as `longtail report` would, had it found all runs in one folder. A row of a
+later table replaces the row of an earlier one that has the same labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from longtail.names import METRICS, __version__
+from longtail.report import finding, formats
+from longtail.report.checks import tally
+from longtail.report.command import Compared, claims_of, pair_of, paired_tests
+from longtail.report.groups import Group, measured, pairs
+from longtail.report.labelling import BESIDE, CHOOSES
+from longtail.report.results import Results
+from longtail.report.selection import (
+    family_name,
+    labels_of,
+    place,
+    told_best,
+    told_nothing,
+    without_selection,
+)
+from longtail.report.tables import Table, asked_unit, from_rows
+from longtail.study.command import rows_of
+from longtail.study.expand import expand
+from longtail.study.file import Study, read_study
+from longtail.support.files import parse_json, refusing, write_atomic
+from longtail.support.machine import commit
+
+ALL = "all_rates"  # the folder of the unselected table, beside the selected one
+Row = dict[str, Any]
+
+
+class Report(NamedTuple):
+    """A table, and what else stands in its table.json."""
+
+    table: Table
+    extra: dict[str, Any]
+
+
+class Joined(NamedTuple):
+    """What the program writes, and a sentence for every row that another one replaced."""
+
+    selected: Report
+    unselected: Report
+    replaced: list[str]
+
+
+class Family(NamedTuple):
+    """The rows that differ in the value of the [select] keys alone, by that value."""
+
+    reported: dict[str, Row]
+    choosing: dict[str, Row]
+
+    @property
+    def score(self) -> str:
+        """What chooses: the validation score, or RP where no row that chooses has one."""
+        lines = self.choosing.values()
+        held_out = any(line.get("validation") is not None for line in lines)
+        return "validation" if held_out else "RP"
+
+    def best(self, *, higher_is_better: bool) -> str | None:
+        """The value that scores best; a row that has diverged, or has no score, rules it out."""
+        scores = {
+            value: line[self.score]
+            for value, line in self.choosing.items()
+            if not line.get("diverged") and line.get(self.score) is not None
+        }
+        choose = max if higher_is_better else min
+        return choose(scores, key=lambda value: scores[value]) if scores else None
+
+
+def join(file: Path, paths: Sequence[Path]) -> Joined:
+    """The table of all rows in the tables at `paths`, and the one that the study selects of it.
+
+    Args:
+        file: the study's file.
+        paths: of unselected tables, each a table.json.
+
+    Raises:
+        ValueError: names the file, the row or the value that is wrong.
+    """
+    study = _read_study(file)
+    plan = _plan(study)
+    tables = {path: _read_table(path, study) for path in paths}
+    about = _agreed(tables, study)
+    rows, replaced = _all_rows(tables, study)
+    origin = provenance(study, [table["provenance"] for table in tables.values()])
+    every = Results(
+        Path(study.name), [], plan, [], trusted=frozenset(study.report.get("checks", ()))
+    )
+    without_selection(every)
+    title = f"{study.report.get('title', study.name)}, all rates"
+    every.plan = {**every.plan, "report": {**every.plan["report"], "title": title}}
+    best = replace(every, plan=plan)
+    chosen = _select(best, rows, higher_is_better=about["higher_is_better"])
+    return Joined(
+        _report(best, from_rows(chosen, best.plan, **about), origin),
+        _report(every, from_rows(rows, every.plan, **about), origin),
+        replaced,
+    )
+
+
+def _read_study(file: Path) -> Study:
+    """The study, whose rows are chosen by seeds that do nothing else."""
+    try:
+        study = read_study(file)
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+    if not study.select.get("seeds"):
+        raise ValueError(f"{file}: its [select] names no seeds, so no row of a table chooses")
+    return study
+
+
+def _plan(study: Study) -> dict[str, Any]:
+    """What a report needs of the plan.json of a study."""
+    runs = [{"labels": run.labels} for run in expand(study)]
+    return {"name": study.name, "report": study.report, "select": study.select, "runs": runs}
+
+
+def _read_table(path: Path, study: Study) -> dict[str, Any]:
+    """The content of a table.json, which must be an unselected table of the study."""
+    try:
+        table = parse_json(path, dict)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    kinds = {"unit": str, "higher_is_better": bool, "rows": list, "provenance": dict}
+    for key, kind in kinds.items():
+        if not isinstance(table.get(key), kind):
+            raise ValueError(f"{path} is no table of a report: it has {key} = {table.get(key)!r}")
+    name = table["provenance"].get("study", study.name)
+    if name != study.name:
+        raise ValueError(f"{path} is a table of the study {name!r}, not of {study.name!r}")
+    for row in table["rows"]:
+        _check_row(row, path)
+    return table
+
+
+def _check_row(row: Any, path: Path) -> None:
+    if not isinstance(row, dict) or not {"seeds", *METRICS} <= row.keys():
+        raise ValueError(f"{path}: this is no row of a report: {json.dumps(row)[:100]}")
+    if "selected" in row or "validation" not in row:
+        raise ValueError(
+            f"{path} is not an unselected table, see its row {_name(row)}: "
+            "`longtail report RUNS --no-select` makes one"
+        )
+    for key, value in row.items():
+        if measured(key) and isinstance(value, str | bool):
+            raise ValueError(f"{path}: {key} of {_name(row)} is {value!r}, not a number")
+
+
+def _agreed(tables: dict[Path, dict[str, Any]], study: Study) -> dict[str, Any]:
+    """The unit and the direction of the scores, which all tables and the study must share."""
+    first = next(iter(tables.values()))
+    wanted = {"unit": asked_unit(study.report) or first["unit"]}
+    wanted["higher_is_better"] = first["higher_is_better"]
+    for path, table in tables.items():
+        for key, value in wanted.items():
+            if table[key] != value:
+                raise ValueError(f"{path} has {key} = {table[key]!r}, where {value!r} is wanted")
+    return wanted
+
+
+def _all_rows(tables: dict[Path, dict[str, Any]], study: Study) -> tuple[list[Row], list[str]]:
+    """The rows of all tables in the study's order, and a sentence for each that was replaced."""
+    order = _order(study)
+    found: dict[str, tuple[Path, Row]] = {}
+    replaced = []
+    for path, table in tables.items():
+        for row in table["rows"]:
+            key = _key(_labels(row))
+            if key not in order:
+                raise ValueError(f"{path}: the study {study.name} has no row {_name(row)}")
+            if key in found:
+                before, old = found[key]
+                text = f"{_name(row)}: the row of {path} ({_seeds(row)}) replaces "
+                replaced.append(text + f"that of {before} ({_seeds(old)})")
+            found[key] = path, row
+    if not found:
+        raise ValueError(f"no rows in {', '.join(map(str, tables))}")
+    return [found[key][1] for key in sorted(found, key=lambda key: order[key])], replaced
+
+
+def _order(study: Study) -> dict[str, int]:
+    """The place of every row that `longtail report --no-select` can have for the study."""
+    beside = study.report.get("average") == BESIDE
+    order: dict[str, int] = {}
+    for run in expand(replace(study, seeds=sorted(study.seeds))):  # as a plan has its runs
+        chooses = {CHOOSES: True} if run.config.seed in study.select["seeds"] else {}
+        for labels in rows_of(run, beside=beside):
+            order.setdefault(_key({**labels, **chooses}), len(order))
+    return order
+
+
+def _select(results: Results, rows: list[Row], *, higher_is_better: bool) -> list[Row]:
+    """The rows at the best values; notes on what was chosen and left out go into the plan.
+
+    They stay in the order of the unselected rows, which need not be that of the families: the best
+    value of an average may come before that of the weights.
+    """
+    keys, choosing = labels_of(results.plan), results.plan["select"]["seeds"]
+    families = _families(rows, keys)
+    best: dict[str, str] = {}
+    kept: dict[int, Row] = {}
+    lost, notes = [], []
+    for name, family in families.items():
+        if not family.choosing:
+            raise ValueError(f"{family_name(name)} has rows to report, but none that chooses")
+        value = family.best(higher_is_better=higher_is_better)
+        if value is None:  # as in a report: there are rows, and nothing tells which is to be shown
+            kept |= {id(row): _reported(row, {}, results) for row in family.reported.values()}
+            notes.append(f"{told_nothing(name, keys, choosing, tried=True)}.")
+            continue
+        best[name] = value
+        if row := family.reported.get(value):
+            kept[id(row)] = _reported(row, json.loads(value), results)
+        else:
+            lost.append(family_name(name))
+    if lost:
+        notes.insert(0, f"Left out, as no seed is reported at the chosen value: {'; '.join(lost)}.")
+    if best:
+        scores = {family.score for family in families.values()}
+        notes.insert(0, told_best(best, keys, choosing, scores))
+    results.plan = {**results.plan, "selected": notes}
+    return [kept[id(row)] for row in rows if id(row) in kept]
+
+
+def _families(rows: Iterable[Row], keys: list[str]) -> dict[str, Family]:
+    found: dict[str, Family] = {}
+    for row in rows:
+        labels = _labels(row)
+        chooses = labels.pop(CHOOSES, False)
+        name, value = place(labels, keys)
+        family = found.setdefault(name, Family({}, {}))
+        (family.choosing if chooses else family.reported)[value] = row
+    return found
+
+
+def _reported(row: Row, chosen: dict[str, Any], results: Results) -> Row:
+    """The row as a report writes it that has chosen these values, which then name it no more."""
+    report = results.plan["report"]
+    labels = _labels(row)
+    counts = {key: row[key] for key in ("seeds", "tasks") if key in row}
+    rest = {key: value for key, value in row.items() if key not in (*labels, *counts)}
+    if "validation" not in (*report.get("metrics", ()), *report.get("further", ())):
+        rest = {key: value for key, value in rest.items() if key.partition("_")[0] != "validation"}
+    named = {key: value for key, value in labels.items() if key not in chosen}
+    return {**named, **counts, **({"selected": chosen} if chosen else {}), **rest}
+
+
+def _report(results: Results, table: Table, origin: dict[str, Any]) -> Report:
+    """The table with what a report computes from its rows, but for those that only choose."""
+    shown = replace(table, rows=[row for row in table.rows if not row.get(CHOOSES)])
+    groups = [Group(_labels(row), []) for row in shown.rows]
+    claims, _ = claims_of(results, groups, shown)
+    extra = {
+        "finding": finding.finding(groups, shown, claims).text,
+        "checks": claims,
+        "statistics": statistics(groups, shown, pair_of(results)),
+        "provenance": origin,
+    }
+    return Report(table, extra)
+
+
+def statistics(groups: list[Group], table: Table, pair: tuple[str, str]) -> list[dict[str, Any]]:
+    """The paired tests of a report, from the scores by seed that rows of several seeds have."""
+    row_of = {id(group): row for group, row in zip(groups, table.rows, strict=True)}
+    compared = []
+    for a, b in pairs(groups, *pair):
+        by_seed = {}
+        for metric in METRICS:
+            ours, theirs = (row_of[id(g)].get(f"{metric}_by_seed", {}) for g in (a, b))
+            by_seed[metric] = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+        compared.append(Compared(a.labels, table.higher_is_better, by_seed))
+    return paired_tests(compared, pair)
+
+
+def provenance(study: Study, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Where each part of the joined table comes from; parts that were joined are taken apart."""
+    found: dict[str, Any] = {"joined_by": "studies/tools/join_tables.py"}
+    found["report_by"] = f"longtail {__version__}"
+    if described := commit():
+        found["report_commit"] = described
+    flat: list[dict[str, Any]] = []
+    for part in parts:
+        flat += [one for one in part.get("parts", [part]) if one not in flat]
+    return {**found, "study": study.name, "parts": flat}
+
+
+def _labels(row: Row) -> dict[str, Any]:
+    """What names a row: all that stands before the number of its seeds."""
+    keys = list(row)
+    return {key: row[key] for key in keys[: keys.index("seeds")]}
+
+
+def _key(labels: dict[str, Any]) -> str:
+    return json.dumps(labels, sort_keys=True, default=str)
+
+
+def _name(row: Row) -> str:
+    return Group(_labels(row), []).name
+
+
+def _seeds(row: Row) -> str:
+    return f"{row['seeds']} seed{'s' * (row['seeds'] != 1)}"
+
+
+def write(joined: Joined, out: Path) -> list[Path]:
+    """Writes both tables below `out` once all of their files are made; returns the paths."""
+    written = []
+    with TemporaryDirectory() as made:
+        for name, report in (("", joined.selected), (ALL, joined.unselected)):
+            folder = Path(made) / name
+            folder.mkdir(exist_ok=True)
+            formats.write_all(*report, folder)
+        with refusing(out, "cannot be made a folder", flag=""):
+            (out / ALL).mkdir(parents=True, exist_ok=True)
+        for path in sorted(Path(made).rglob("table.*")):
+            written.append(out / path.relative_to(made))
+            write_atomic(written[-1], path.read_bytes())
+    return written
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 0, or 2 where the input is not as it should be."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("study", type=Path, help="the study's file")
+    parser.add_argument("out", type=Path, help="folder to write to")
+    parser.add_argument("tables", type=Path, nargs="+", help="unselected tables, table.json")
+    args = parser.parse_args(argv)
+    try:
+        joined = join(args.study, args.tables)
+        written = write(joined, args.out)
+    except (ValueError, OSError) as error:
+        print(f"join_tables: {error}", file=sys.stderr)
+        return 2
+    for sentence in joined.replaced:
+        print(sentence, file=sys.stderr)
+    checks = tally(joined.selected.extra["checks"])
+    print(f"{len(joined.selected.table.rows)} rows selected of {len(joined.unselected.table.rows)}")
+    print(f"{checks}; {len(written)} files in {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
