@@ -25,6 +25,7 @@ STUDY_OF = {
     "wsd/one_epoch": "wsd_one_epoch",
     "wsd/one_epoch/both_rates": "wsd_one_epoch",
     "wsd/capped": "wsd_capped",
+    "wsd/capped_rates": "wsd_capped",
     "wsd/capped/diagnosis": "wsd_diagnosis",
     "wsd/mpnet": "wsd_mpnet",
     "wsd/short": "wsd_short",

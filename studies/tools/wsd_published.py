@@ -19,12 +19,15 @@ from longtail.study.expand import Planned, expand
 from longtail.study.file import read_study
 from longtail.support.files import write_json
 
-FOLDERS = {  # a study, and where its table lies: what is nearest to the paper's first
-    "wsd": "four_epochs",
-    "wsd_one_epoch": "one_epoch/both_rates",
-    "wsd_capped": "capped",
-    "wsd_mpnet": "mpnet",
-}
+# What rows are called, the study they are of, and where its table lies: what is nearest to the
+# paper's first.
+TABLES = (
+    ("wsd", "wsd", "four_epochs"),
+    ("wsd_one_epoch", "wsd_one_epoch", "one_epoch/both_rates"),
+    ("wsd_capped", "wsd_capped", "capped"),
+    ("wsd_capped_rates", "wsd_capped", "capped_rates"),
+    ("wsd_mpnet", "wsd_mpnet", "mpnet"),
+)
 SETTINGS = ("data.backbone", "data.cap", "train.epochs", "train.lr", "methods.buffer")
 
 
@@ -35,12 +38,14 @@ def joined(results: Path, studies: Path = Path(__file__).parents[1]) -> dict[str
     provenance: dict[str, Any] = {}
     tables = {
         name: json.loads((results / folder / "table.json").read_text("utf-8"))
-        for name, folder in FOLDERS.items()
+        for name, _, folder in TABLES
     }
-    for name, table in tables.items():
-        planned = expand(read_study(studies / f"{name}.toml"))
+    for name, study, _ in TABLES:
+        table = tables[name]
+        planned = expand(read_study(studies / f"{study}.toml"))
         rows += [{"study": name, **settings(row, planned), **row} for row in table["rows"]]
-        checks += [{**c, "claim": f"{table['title']}: {c['claim']}"} for c in table["checks"]]
+        title = table["title"] + (", at chosen rates" if name == "wsd_capped_rates" else "")
+        checks += [{**c, "claim": f"{title}: {c['claim']}"} for c in table["checks"]]
         provenance[name] = table["provenance"]
     first = tables["wsd"]
     about = {key: first[key] for key in ("title", "unit", "higher_is_better")}

@@ -129,7 +129,8 @@ def test_joined_parts_are_what_a_report_of_all_runs_says(
     assert cli.main(["study", str(study), "--out", runs, "--no-report", "--quiet"]) == 0
     report = ["report", runs, "--no-page", "--no-figures", "--quiet", "--out"]
     assert cli.main([*report, str(whole)]) == 0
-    assert cli.main([*report, str(whole / "all_rates"), "--no-select"]) == 0
+    title = ["--title", "Made up, all rates"]
+    assert cli.main([*report, str(whole / "all_rates"), "--no-select", *title]) == 0
     rows = json.loads((whole / "all_rates" / "table.json").read_text("utf-8"))["rows"]
     parts = [[row for row in rows if (row["lr"] == 0.01) == first] for first in (True, False)]
     files = [write(tmp_path / f"{i}.json", part) for i, part in enumerate(parts)]
@@ -157,7 +158,7 @@ def test_rows_stand_in_the_order_of_the_study(
     families = [("finetune", "continual"), ("finetune", "reset"), ("reservoir", "reset")]
     values = [(0.1, False), (0.1, True), (0.01, False), (0.01, True)]
     assert named == [(*family, *value) for family in families for value in values]
-    assert joined.unselected.table.title == "Made up"
+    assert joined.unselected.table.title == "Made up, all rates"
 
 
 def test_a_later_row_replaces_an_earlier_one_and_that_is_said(
