@@ -212,6 +212,19 @@ def test_badam_moves_means_by_their_width_and_narrows_where_the_loss_is_curved()
     torch.testing.assert_close(params[0].detach(), mean[0] + 1.0)
 
 
+def test_a_width_of_badam_never_becomes_zero() -> None:
+    """At n σ g ε / 2 above some thousands √(1 + h²) - h is 0 in float32, and 0 would stay."""
+    param = nn.Parameter(torch.randn(1000))
+    optimizer = BAdam([param], lr=0.01, width=0.1, examples=1e6)
+    for _ in range(3):
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+    std = optimizer.state[param]["std"]
+    assert torch.isfinite(std).all()
+    assert std.min() > 0
+    assert std.min() < 1e-5  # widths have shrunk by factors that would have been zero
+
+
 @pytest.mark.parametrize(
     ("cls", "settings"),
     [(UPGD, {"noise": 0.1}), (UPGD, {"adaptive": False}), (BAdam, {"width": 0.1, "examples": 9.0})],

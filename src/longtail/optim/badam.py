@@ -178,10 +178,13 @@ class BAdam(DrawingOptimizer):
         half = list(torch._foreach_mul(grads, self._epsilon(members, group)))
         torch._foreach_mul_(half, std)
         scale(half, group["examples"] / 2)  # n σ g ε / 2
-        factor = torch._foreach_mul(half, half)
-        torch._foreach_add_(factor, 1)
-        torch._foreach_sqrt_(factor)
-        torch._foreach_sub_(factor, half)
+        root = torch._foreach_mul(half, half)
+        torch._foreach_add_(root, 1)
+        torch._foreach_sqrt_(root)
+        torch._foreach_add_(root, torch._foreach_abs(half))
+        # √(1 + h²) - h is 1 / (√(1 + h²) + |h|) for h > 0: the difference would round to 0, and a
+        # width of 0 stays 0.
+        factor = [torch.where(h > 0, 1 / r, r) for h, r in zip(half, root, strict=True)]
         torch._foreach_mul_(std, factor)
 
     def _epsilon(self, members: list[Member], group: dict[str, Any]) -> list[Tensor]:
