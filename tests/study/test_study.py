@@ -486,6 +486,16 @@ def test_workers_share_stacks_and_cut_them_where_a_part_is_faster(
     assert [len(job.configs) for job in jobs] == sizes
 
 
+def test_where_there_are_many_stacks_none_is_cut(tmp_path: Path) -> None:
+    """A stack of half the runs takes nearly as long, and others keep the workers busy."""
+    text = TINY + '[grid]\n"data.tasks" = [12, 13, 14, 15, 16, 17, 18, 19]\n'
+    runs = expand(read_study(study_file(tmp_path, text)))
+    jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, workers=2)
+    assert [len(job.configs) for job in jobs] == [4] * 8
+    jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, workers=3)
+    assert [len(job.configs) for job in jobs] == [2] * 16
+
+
 @pytest.mark.parametrize(
     ("most", "workers", "sizes"),
     [(99, 1, [7]), (3, 1, [3, 2, 2]), (99, 2, [4, 3]), (3, 2, [2, 2, 2, 1]), (1, 9, [1] * 7)],
