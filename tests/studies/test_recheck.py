@@ -104,8 +104,8 @@ def test_what_the_readme_says_of_the_average_is_in_the_rivals_table() -> None:
     assert said
     wanted = [round(found["wsd", *row], 1) for row in words]
     assert [float(number) for number in said.groups()] == wanted
-    rows = json.loads((RESULTS / "wsd/capped_rates" / "table.json").read_text("utf-8"))["rows"]
-    (reset,) = [r for r in rows if (r["method"], r["policy"]) == ("finetune", "reset")]
+    capped = json.loads((RESULTS / "wsd/capped_rates" / "table.json").read_text("utf-8"))["rows"]
+    (reset,) = [r for r in capped if (r["method"], r["policy"]) == ("finetune", "reset")]
     assert f"AdamW reset {reset['RP']:.1f}%" in readme
     bare = found["fsmol", "finetune", "continual without warm-up"]
     ours = found["fsmol", "finetune", "continual"]
