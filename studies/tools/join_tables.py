@@ -22,29 +22,28 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from longtail.names import METRICS, __version__
-from longtail.report import finding, formats
+from longtail.report import finding, formats, unselected
 from longtail.report.checks import tally
 from longtail.report.command import Compared, claims_of, pair_of, paired_tests
-from longtail.report.groups import Group, measured, pairs
+from longtail.report.groups import Group, pairs
 from longtail.report.labelling import BESIDE, CHOOSES
 from longtail.report.results import Results
 from longtail.report.selection import (
     family_name,
     labels_of,
-    place,
     told_best,
     told_nothing,
     without_selection,
 )
 from longtail.report.tables import Table, asked_unit, from_rows
+from longtail.report.unselected import Row, labels_of_row, name_of
 from longtail.study.command import rows_of
 from longtail.study.expand import expand
 from longtail.study.file import Study, read_study
-from longtail.support.files import parse_json, refusing, write_atomic
+from longtail.support.files import refusing, write_atomic
 from longtail.support.machine import commit
 
 ALL = "all_rates"  # the folder of the unselected table, beside the selected one
-Row = dict[str, Any]
 
 
 class Report(NamedTuple):
@@ -62,30 +61,6 @@ class Joined(NamedTuple):
     replaced: list[str]
 
 
-class Family(NamedTuple):
-    """The rows that differ in the value of the [select] keys alone, by that value."""
-
-    reported: dict[str, Row]
-    choosing: dict[str, Row]
-
-    @property
-    def score(self) -> str:
-        """What chooses: the validation score, or RP where no row that chooses has one."""
-        lines = self.choosing.values()
-        held_out = any(line.get("validation") is not None for line in lines)
-        return "validation" if held_out else "RP"
-
-    def best(self, *, higher_is_better: bool) -> str | None:
-        """The value that scores best; a row that has diverged, or has no score, rules it out."""
-        scores = {
-            value: line[self.score]
-            for value, line in self.choosing.items()
-            if not line.get("diverged") and line.get(self.score) is not None
-        }
-        choose = max if higher_is_better else min
-        return choose(scores, key=lambda value: scores[value]) if scores else None
-
-
 def join(file: Path, paths: Sequence[Path]) -> Joined:
     """The table of all rows in the tables at `paths`, and the one that the study selects of it.
 
@@ -98,7 +73,7 @@ def join(file: Path, paths: Sequence[Path]) -> Joined:
     """
     study = _read_study(file)
     plan = _plan(study)
-    tables = {path: _read_table(path, study) for path in paths}
+    tables = {path: unselected.read(path, study.name) for path in paths}
     about = _agreed(tables, study)
     rows, replaced = _all_rows(tables, study)
     origin = provenance(study, [table["provenance"] for table in tables.values()])
@@ -134,39 +109,6 @@ def _plan(study: Study) -> dict[str, Any]:
     return {"name": study.name, "report": study.report, "select": study.select, "runs": runs}
 
 
-def _read_table(path: Path, study: Study) -> dict[str, Any]:
-    """The content of a table.json, which must be an unselected table of the study."""
-    try:
-        table = parse_json(path, dict)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
-    kinds = {"unit": str, "higher_is_better": bool, "rows": list, "provenance": dict}
-    for key, kind in kinds.items():
-        if not isinstance(table.get(key), kind):
-            raise ValueError(f"{path} is no table of a report: it has {key} = {table.get(key)!r}")
-    name = table["provenance"].get("study", study.name)
-    if name != study.name:
-        raise ValueError(f"{path} is a table of the study {name!r}, not of {study.name!r}")
-    for row in table["rows"]:
-        _check_row(row, path)
-    return table
-
-
-def _check_row(row: Any, path: Path) -> None:
-    if not isinstance(row, dict) or not {"seeds", *METRICS} <= row.keys():
-        raise ValueError(f"{path}: this is no row of a report: {json.dumps(row)[:100]}")
-    if "selected" in row or "validation" not in row:
-        raise ValueError(
-            f"{path} is not an unselected table, see its row {_name(row)}: "
-            "`longtail report RUNS --no-select` makes one"
-        )
-    for key, value in row.items():
-        if measured(key) and isinstance(value, str | bool):
-            raise ValueError(f"{path}: {key} of {_name(row)} is {value!r}, not a number")
-
-
 def _agreed(tables: dict[Path, dict[str, Any]], study: Study) -> dict[str, Any]:
     """The unit and the direction of the scores, which all tables and the study must share."""
     first = next(iter(tables.values()))
@@ -186,12 +128,12 @@ def _all_rows(tables: dict[Path, dict[str, Any]], study: Study) -> tuple[list[Ro
     replaced = []
     for path, table in tables.items():
         for row in table["rows"]:
-            key = _key(_labels(row))
+            key = _key(labels_of_row(row))
             if key not in order:
-                raise ValueError(f"{path}: the study {study.name} has no row {_name(row)}")
+                raise ValueError(f"{path}: the study {study.name} has no row {name_of(row)}")
             if key in found:
                 before, old = found[key]
-                text = f"{_name(row)}: the row of {path} ({_seeds(row)}) replaces "
+                text = f"{name_of(row)}: the row of {path} ({_seeds(row)}) replaces "
                 replaced.append(text + f"that of {before} ({_seeds(old)})")
             found[key] = path, row
     if not found:
@@ -217,7 +159,7 @@ def _select(results: Results, rows: list[Row], *, higher_is_better: bool) -> lis
     value of an average may come before that of the weights.
     """
     keys, choosing = labels_of(results.plan), results.plan["select"]["seeds"]
-    families = _families(rows, keys)
+    families = unselected.families(rows, keys)
     best: dict[str, str] = {}
     kept: dict[int, Row] = {}
     lost, notes = [], []
@@ -243,21 +185,10 @@ def _select(results: Results, rows: list[Row], *, higher_is_better: bool) -> lis
     return [kept[id(row)] for row in rows if id(row) in kept]
 
 
-def _families(rows: Iterable[Row], keys: list[str]) -> dict[str, Family]:
-    found: dict[str, Family] = {}
-    for row in rows:
-        labels = _labels(row)
-        chooses = labels.pop(CHOOSES, False)
-        name, value = place(labels, keys)
-        family = found.setdefault(name, Family({}, {}))
-        (family.choosing if chooses else family.reported)[value] = row
-    return found
-
-
 def _reported(row: Row, chosen: dict[str, Any], results: Results) -> Row:
     """The row as a report writes it that has chosen these values, which then name it no more."""
     report = results.plan["report"]
-    labels = _labels(row)
+    labels = labels_of_row(row)
     counts = {key: row[key] for key in ("seeds", "tasks") if key in row}
     rest = {key: value for key, value in row.items() if key not in (*labels, *counts)}
     if "validation" not in (*report.get("metrics", ()), *report.get("further", ())):
@@ -269,7 +200,7 @@ def _reported(row: Row, chosen: dict[str, Any], results: Results) -> Row:
 def _report(results: Results, table: Table, origin: dict[str, Any]) -> Report:
     """The table with what a report computes from its rows, but for those that only choose."""
     shown = replace(table, rows=[row for row in table.rows if not row.get(CHOOSES)])
-    groups = [Group(_labels(row), []) for row in shown.rows]
+    groups = [Group(labels_of_row(row), []) for row in shown.rows]
     claims, _ = claims_of(results, groups, shown)
     extra = {
         "finding": finding.finding(groups, shown, claims).text,
@@ -305,18 +236,8 @@ def provenance(study: Study, parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {**found, "study": study.name, "parts": flat}
 
 
-def _labels(row: Row) -> dict[str, Any]:
-    """What names a row: all that stands before the number of its seeds."""
-    keys = list(row)
-    return {key: row[key] for key in keys[: keys.index("seeds")]}
-
-
 def _key(labels: dict[str, Any]) -> str:
     return json.dumps(labels, sort_keys=True, default=str)
-
-
-def _name(row: Row) -> str:
-    return Group(_labels(row), []).name
 
 
 def _seeds(row: Row) -> str:

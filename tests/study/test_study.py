@@ -98,6 +98,29 @@ def test_reported_seeds_train_at_the_best_values_alone(tmp_path: Path, capsys):
     assert found == {(8, 0.0), (8, 0.05), (0, 0.05), (1, 0.05)}
 
 
+def test_a_table_tells_what_seeds_have_chosen_elsewhere(tmp_path: Path, capsys):
+    text = TINY.replace('"0-1"', '"0-1"\noptimizers = ["reset", "carry"]')
+    text += '[grid]\n"train.lr" = [0.0, 0.05]\n[select]\nkey = "train.lr"\nseeds = [8]\n'
+    path, there, here = study_file(tmp_path, text), tmp_path / "there", tmp_path / "here"
+    quiet = ("--quiet", "--no-report")
+    assert study(path, "--out", there, "--only", "seed=8", "--only", "policy=reset", *quiet) == 0
+    report = ["report", str(there), "--no-select", "--no-page", "--no-figures", "--quiet"]
+    assert cli.main([*report, "--out", str(tmp_path)]) == 0
+    words = (path, "--out", here, "--best-in", tmp_path / "table.json", *quiet)
+    assert study(*words) == 2  # nobody has chosen for carry
+    assert "1 row has no line there of seed 8" in capsys.readouterr().err
+    assert not here.exists()
+    assert study(*words, "--only", "policy=reset") == 0
+    found = {(run.seed, run.config["train"]["lr"]) for run in load(here).finished}
+    assert found == {(0, 0.05), (1, 0.05)}
+    assert study(*words, "--best") == 2
+    assert "--best-in goes without --best" in capsys.readouterr().err
+    other = tmp_path / "other.toml"
+    other.write_text(path.read_text("utf-8"))
+    assert study(other, *words[1:]) == 2
+    assert "is a table of the study 'tiny', not of 'other'" in capsys.readouterr().err
+
+
 def test_seeds_that_choose_may_hold_out_what_the_reported_ones_train_on(tmp_path: Path, capsys):
     text = TINY.replace('"0-1"', '"0-1"\noptimizers = ["reset"]')
     text += '[grid]\n"train.lr" = [0.0, 0.05]\n[select]\nkey = "train.lr"\n'

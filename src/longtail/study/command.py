@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from longtail.report import unselected
 from longtail.report.labelling import AVERAGES, BESIDE, average_labels, told_seeds
 from longtail.report.reading import read_plan
 from longtail.report.results import load
@@ -45,6 +46,7 @@ class StudyOptions:
         seeds: other seeds than the file's.
         only: conditions that the runs to train meet.
         best: train the reported seeds at the values alone that the seeds of [select] found best.
+        best_in: likewise, by an unselected table of seeds that chose elsewhere.
         choose: train the seeds of [select] first, then as with `best`.
         dry_run: print the runs and train nothing.
         engine: `local` or `ray`.
@@ -66,6 +68,7 @@ class StudyOptions:
     seeds: str | None = None
     only: tuple[str, ...] = ()
     best: bool = False
+    best_in: Path | None = None
     choose: bool = False
     dry_run: bool = False
     engine: str = "local"
@@ -81,6 +84,8 @@ class StudyOptions:
     def __post_init__(self) -> None:
         if self.processes < 1:
             raise ValueError(f"--jobs must be at least 1, got {self.processes}")
+        if self.best_in is not None and (self.best or self.choose):
+            raise ValueError("--best-in goes without --best and --choose: its table has chosen")
         minutes = self.jobs.snapshot_minutes
         if not minutes >= 0:  # NaN neither
             raise ValueError(f"--snapshot-minutes must not be negative, got {minutes}")
@@ -100,6 +105,8 @@ def run_study(options: StudyOptions) -> int:
     collection = read_collection(options.file)
     if collection is None:
         return choose_and_train(options) if options.choose else train_study(options)
+    if options.best_in is not None:
+        raise ValueError(f"--best-in: {options.file} names several studies, a table is of one")
     out = options.out or Path("runs") / collection.name
     parts = []
     for part, only in parts_asked(collection, options.only, options.seeds).items():
@@ -149,8 +156,8 @@ def train_study(options: StudyOptions) -> int:
     if not wanted:
         raise ValueError(f"no run of {options.file} matches {' '.join(options.only)}")
     files = StudyFiles(options.out or Path("runs") / study.name)
-    if options.best:
-        wanted = at_best(study, wanted, files.folder)
+    if options.best or options.best_in is not None:
+        wanted = at_best(study, wanted, files.folder, options.best_in)
         choosing = {run.id for run in planned if run.config.seed in study.select["seeds"]}
         kept = choosing | {run.id for run in wanted}
         planned = [run for run in planned if run.id in kept]
@@ -204,17 +211,27 @@ def show_reuse(found: Survey, options: StudyOptions) -> None:
             print(text, flush=True)
 
 
-def at_best(study: Study, wanted: list[Planned], folder: Path) -> list[Planned]:
+def at_best(
+    study: Study, wanted: list[Planned], folder: Path, table: Path | None = None
+) -> list[Planned]:
     """Of the runs to train those with the values that the seeds of [select] found best.
+
+    Args:
+        folder: of the runs of these seeds.
+        table: an unselected table, which is asked in place of the folder.
 
     Raises:
         ValueError: [select] names no seeds, or none of them has been trained.
     """
     choosing = study.select.get("seeds")
+    flag = "--best" if table is None else f"--best-in {table}"
     if not choosing:
-        raise ValueError("--best: [select] of the study file names no seeds to choose by")
-    known = best_values(load(folder)) if folder.is_dir() else {}
+        raise ValueError(f"{flag}: [select] of the study file names no seeds to choose by")
     keys = labels_of({"select": study.select, "runs": [{"labels": r.labels} for r in wanted]})
+    if table is not None:
+        known = unselected.best_values(unselected.read(table, study.name), keys)
+    else:
+        known = best_values(load(folder)) if folder.is_dir() else {}
     beside = study.report.get("average") == BESIDE
     placed = [
         (run, place(labels, keys)) for run in wanted for labels in rows_of(run, beside=beside)
@@ -222,8 +239,10 @@ def at_best(study: Study, wanted: list[Planned], folder: Path) -> list[Planned]:
     missing = {family for _, (family, _) in placed if family not in known}
     if missing:
         rows = "1 row has" if len(missing) == 1 else f"{len(missing)} rows have"
+        if table is not None:
+            raise ValueError(f"{flag}: {rows} no line there of {told_seeds(choosing)}; see --only")
         raise ValueError(
-            f"--best: {rows} no finished run of {told_seeds(choosing)}: train these first, with "
+            f"{flag}: {rows} no finished run of {told_seeds(choosing)}: train these first, with "
             f"--only seed={','.join(map(str, choosing))}, or take --choose"
         )
     best = {
