@@ -113,6 +113,18 @@ def test_a_table_tells_what_seeds_have_chosen_elsewhere(tmp_path: Path, capsys):
     assert study(*words, "--only", "policy=reset") == 0
     found = {(run.seed, run.config["train"]["lr"]) for run in load(here).finished}
     assert found == {(0, 0.05), (1, 0.05)}
+    results = load(here)
+    assert results.state == "2 of 2 runs finished."
+    select(results)  # what the table has chosen stands in the plan
+    assert [(run.chosen, "lr" in run.labels) for run in results.runs] == [({"lr": 0.05}, False)] * 2
+    assert study(*words, "--only", "policy=reset", "--only", "lr=0.0") == 2
+    assert "none of the runs that are asked for has a value" in capsys.readouterr().err
+    path.write_text(text.replace("0.05]", "0.07]"))
+    assert study(*words, "--only", "policy=reset") == 2
+    assert "0.05} was chosen, which is no run of tiny" in capsys.readouterr().err
+    path.write_text(text.replace("[0.0, 0.05]", "[0, 5e-2]"))  # the same in other digits
+    assert study(*words, "--only", "policy=reset") == 0
+    path.write_text(text)
     assert study(*words, "--best") == 2
     assert "--best-in goes without --best" in capsys.readouterr().err
     other = tmp_path / "other.toml"
@@ -507,16 +519,6 @@ def test_workers_share_stacks_and_cut_them_where_a_part_is_faster(
     runs = expand(read_study(study_file(tmp_path, methods='methods = ["finetune", "ewc"]')))
     jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, device=device, workers=2)
     assert [len(job.configs) for job in jobs] == sizes
-
-
-def test_where_there_are_many_stacks_none_is_cut(tmp_path: Path) -> None:
-    """A stack of half the runs takes nearly as long, and others keep the workers busy."""
-    text = TINY + '[grid]\n"data.tasks" = [12, 13, 14, 15, 16, 17, 18, 19]\n'
-    runs = expand(read_study(study_file(tmp_path, text)))
-    jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, workers=2)
-    assert [len(job.configs) for job in jobs] == [4] * 8
-    jobs = make_jobs(runs, tmp_path, stack=True, earlier={}, workers=3)
-    assert [len(job.configs) for job in jobs] == [2] * 16
 
 
 @pytest.mark.parametrize(

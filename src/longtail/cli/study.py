@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--best-in",
         type=Path,
         metavar="TABLE",
-        help="as --best, by the table.json of `longtail report --no-select` of these seeds",
+        help="as --best, but as TABLE says, the table.json of `longtail report --no-select`",
     )
     parser.add_argument("--seeds", help="other seeds than the file's, such as 0-4 or 0,3,7")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="local processes")

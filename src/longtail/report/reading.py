@@ -40,6 +40,7 @@ def read_plan(folder: Path, problems: list[str]) -> dict[str, Any]:
     path = StudyFiles(folder).plan
     plan = read_json(path, dict, problems)
     types = {"report": dict, "select": dict, "stacks": dict, "runs": list, "code": dict}
+    types["chosen"] = dict
     for key in [k for k, kind in types.items() if not isinstance(plan.get(k, kind()), kind)]:
         note(problems, path, f"has {key} = {plan.pop(key)!r}, which is left out")
     report = plan.get("report", {})

@@ -121,5 +121,8 @@ def growth(after: np.ndarray, curves: np.ndarray) -> dict[str, np.ndarray]:
     quarter = max(1, len(after) // 4)
     first, last = curves[:, :quarter].mean(1), curves[:, -quarter:].mean(1)
     square = math.fsum(x * x)  # sums that are rounded once are the same on every machine
-    slope = np.array([100 * math.fsum(curve * x) / square for curve in curves])
-    return dict(zip(GROWTH, (slope, first, last, last - first), strict=True))
+    slope = [
+        100 * math.fsum(curve * x) / square if np.isfinite(curve).all() else _NAN
+        for curve in curves
+    ]
+    return dict(zip(GROWTH, (np.array(slope), first, last, last - first), strict=True))

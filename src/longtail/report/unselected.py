@@ -28,13 +28,13 @@ class Family(NamedTuple):
 
     @property
     def score(self) -> str:
-        """What chooses: the validation score, or RP where no row that chooses has one."""
+        """What chooses, as in `selection`: the validation score, or RP where one has none."""
         lines = self.choosing.values()
-        held_out = any(line.get("validation") is not None for line in lines)
+        held_out = all(line.get("validation") is not None for line in lines)
         return "validation" if held_out else "RP"
 
     def best(self, *, higher_is_better: bool) -> str | None:
-        """The value that scores best; a row that has diverged, or has no score, rules it out."""
+        """The value that scores best, of those whose row has a score and has not diverged."""
         scores = {
             value: line[self.score]
             for value, line in self.choosing.items()
@@ -85,12 +85,17 @@ def _check_row(row: Any, path: Path) -> None:
 
 
 def families(rows: Iterable[Row], keys: list[str]) -> dict[str, Family]:
-    """The rows by what they are called without the [select] keys, as `place` names it."""
+    """The rows by what they are called without the [select] keys, as `place` names it.
+
+    Tables may have their labels in another order: a family goes by the first name it has.
+    """
     found: dict[str, Family] = {}
+    names: dict[str, str] = {}
     for row in rows:
         labels = labels_of_row(row)
         chooses = labels.pop(CHOOSES, False)
-        name, value = place(labels, keys)
+        own, value = place(labels, keys)
+        name = names.setdefault(json.dumps(json.loads(own), sort_keys=True), own)
         family = found.setdefault(name, Family({}, {}))
         (family.choosing if chooses else family.reported)[value] = row
     return found
@@ -113,4 +118,5 @@ def labels_of_row(row: Row) -> dict[str, Any]:
 
 
 def name_of(row: Row) -> str:
+    """A row in the words of a reader."""
     return Group(labels_of_row(row), []).name

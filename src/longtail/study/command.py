@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +19,7 @@ from longtail.report import unselected
 from longtail.report.labelling import AVERAGES, BESIDE, average_labels, told_seeds
 from longtail.report.reading import read_plan
 from longtail.report.results import load
-from longtail.report.selection import best_values, labels_of, place
+from longtail.report.selection import best_values, family_name, labels_of, place
 from longtail.runs.config import cannot_stack
 from longtail.runs.files import StudyFiles
 from longtail.runs.fingerprint import code_now, user_modules
@@ -156,10 +158,11 @@ def train_study(options: StudyOptions) -> int:
     if not wanted:
         raise ValueError(f"no run of {options.file} matches {' '.join(options.only)}")
     files = StudyFiles(options.out or Path("runs") / study.name)
+    chosen: dict[str, str] = {}
     if options.best or options.best_in is not None:
-        wanted = at_best(study, wanted, files.folder, options.best_in)
+        wanted, chosen = at_best(study, wanted, files.folder, options.best_in)
         choosing = {run.id for run in planned if run.config.seed in study.select["seeds"]}
-        kept = choosing | {run.id for run in wanted}
+        kept = {run.id for run in wanted} | (choosing if options.best else set())
         planned = [run for run in planned if run.id in kept]
     before = read_plan(files.folder, [])
     earlier = before.get("stacks", {})
@@ -188,6 +191,10 @@ def train_study(options: StudyOptions) -> int:
         found.make_room(files, earlier)
         files.write_study(options.file.read_bytes())  # which it may be itself
         plan = make_plan(study, options.file, listed, jobs, earlier)
+        if options.best_in is not None:  # no run of this folder tells a report what was chosen
+            plan["chosen"] = before.get("chosen", {}) | chosen
+        elif "chosen" in before:
+            plan["chosen"] = before["chosen"]
         files.write_plan({**plan, "command": options.command})
         done = len(wanted) - sum(len(job.configs) for job in jobs)
         shown = overview(jobs, done, quiet=options.quiet, as_json=options.json)
@@ -213,44 +220,93 @@ def show_reuse(found: Survey, options: StudyOptions) -> None:
 
 def at_best(
     study: Study, wanted: list[Planned], folder: Path, table: Path | None = None
-) -> list[Planned]:
+) -> tuple[list[Planned], dict[str, str]]:
     """Of the runs to train those with the values that the seeds of [select] found best.
+
+    And these values, by the family of runs that they are of.
 
     Args:
         folder: of the runs of these seeds.
         table: an unselected table, which is asked in place of the folder.
 
     Raises:
-        ValueError: [select] names no seeds, or none of them has been trained.
+        ValueError: [select] names no seeds, none of them has been trained, no run to train has the
+            value that was chosen, or the table is not one of the study.
     """
     choosing = study.select.get("seeds")
     flag = "--best" if table is None else f"--best-in {table}"
     if not choosing:
         raise ValueError(f"{flag}: [select] of the study file names no seeds to choose by")
     keys = labels_of({"select": study.select, "runs": [{"labels": r.labels} for r in wanted]})
-    if table is not None:
-        known = unselected.best_values(unselected.read(table, study.name), keys)
-    else:
-        known = best_values(load(folder)) if folder.is_dir() else {}
     beside = study.report.get("average") == BESIDE
     placed = [
         (run, place(labels, keys)) for run in wanted for labels in rows_of(run, beside=beside)
     ]
+    if table is None:
+        known = best_values(load(folder)) if folder.is_dir() else {}
+    else:
+        known = _in_terms_of(
+            study, unselected.best_values(unselected.read(table, study.name), keys)
+        )
     missing = {family for _, (family, _) in placed if family not in known}
     if missing:
-        rows = "1 row has" if len(missing) == 1 else f"{len(missing)} rows have"
-        if table is not None:
-            raise ValueError(f"{flag}: {rows} no line there of {told_seeds(choosing)}; see --only")
-        raise ValueError(
-            f"{flag}: {rows} no finished run of {told_seeds(choosing)}: train these first, with "
-            f"--only seed={','.join(map(str, choosing))}, or take --choose"
-        )
-    best = {
-        run.id
-        for run, (family, value) in placed
-        if known[family] == value and run.config.seed not in choosing
-    }
-    return [run for run in wanted if run.id in best]
+        raise ValueError(_nobody_chose(flag, missing, choosing, elsewhere=table is not None))
+    best = [
+        (run.id, at)
+        for run, at in placed
+        if known[at[0]] == at[1] and run.config.seed not in choosing
+    ]
+    if table is not None and not best:
+        raise ValueError(f"{flag}: none of the runs that are asked for has a value it has chosen")
+    ids = {identity for identity, _ in best}
+    return [run for run in wanted if run.id in ids], dict(at for _, at in best)
+
+
+def _in_terms_of(study: Study, best: dict[str, str]) -> dict[str, str]:
+    """The values of families in a table, as the runs of the study call both.
+
+    Raises:
+        ValueError: the study has no run with a value that was chosen.
+    """
+    runs = expand(study)
+    keys = labels_of({"select": study.select, "runs": [{"labels": run.labels} for run in runs]})
+    beside = study.report.get("average") == BESIDE
+    own: dict[str, dict[str, tuple[str, str]]] = {}
+    for run in runs:
+        for labels in rows_of(run, beside=beside):
+            family, value = place(labels, keys)
+            own.setdefault(_alike(family), {})[_alike(value)] = family, value
+    found = {}
+    for family, value in best.items():
+        values = own.get(_alike(family), {})
+        if values and _alike(value) not in values:
+            told = f"{family_name(family)} {value}"
+            raise ValueError(f"--best-in: {told} was chosen, which is no run of {study.name}")
+        if values:
+            name, text = values[_alike(value)]
+            found[name] = text
+    return found
+
+
+@functools.cache
+def _alike(text: str) -> str:
+    """The JSON text of labels, whatever their order and however a number is written."""
+    found = {k: float(v) if type(v) is int else v for k, v in json.loads(text).items()}
+    return json.dumps(found, sort_keys=True)
+
+
+def _nobody_chose(
+    flag: str, families: Collection[str], choosing: list[int], *, elsewhere: bool
+) -> str:
+    """Which rows no seed of [select] has chosen for, and what can be done about it."""
+    rows = "1 row has" if len(families) == 1 else f"{len(families)} rows have"
+    if elsewhere:
+        names = "; ".join(sorted(map(family_name, families)))
+        return f"{flag}: {rows} no line there of {told_seeds(choosing)} ({names}); see --only"
+    return (
+        f"{flag}: {rows} no finished run of {told_seeds(choosing)}: train these first, with "
+        f"--only seed={','.join(map(str, choosing))}, or take --choose"
+    )
 
 
 def rows_of(run: Planned, *, beside: bool) -> list[dict[str, Any]]:

@@ -29,8 +29,6 @@ from longtail.study.logged import log_result
 from longtail.support.devices import choose_device, data_memory
 from longtail.support.machine import commit
 
-MANY = 4  # stacks for each worker, at which none is cut for the sake of an even load
-
 
 @dataclass(frozen=True)
 class Job:
@@ -141,10 +139,7 @@ def _stackable(
             seeds = tuple(sorted(run.config.seed for run in members))
             by_seeds.setdefault(seeds, []).extend(members)
         whole += by_seeds.values()
-    # A stack of twice the runs takes little longer, on a GPU hardly any; of few stacks each is cut
-    # on a CPU all the same, so that no worker is idle at the end.
-    many = gpu or len(whole) >= MANY * workers
-    cuts = -(-workers // max(1, len(whole))) if many else workers
+    cuts = -(-workers // max(1, len(whole))) if gpu else workers
     return [*alone, *(part for members in whole for part in _parts(members, memory, cuts))]
 
 
