@@ -1,13 +1,15 @@
 """Join unselected tables of one study into one, and select from it: a table without its runs.
 
-    python studies/tools/join_tables.py STUDY.toml OUT TABLE.json [TABLE.json ...]
+    python studies/tools/join_tables.py STUDY.toml OUT TABLE.json [TABLE.json ...] [--lean]
 
 The runs of a study may be trained in several sessions, on machines whose folders are gone later.
 What stays of a session is the table that `longtail report RUNS --no-select` has written: a row for
 every value of the study's [select] key, and rows of their own for the seeds that choose. This
 program writes the rows of all such tables to OUT/all_rates/table.* and what is selected from them
 to OUT/table.*, both as `longtail report` would, had it found all runs in one folder. A row of a
-later table replaces the row of an earlier one that has the same labels.
+later table replaces the row of an earlier one that has the same labels. With `--lean` a row that
+only chooses keeps its scores, and neither those of each seed nor its curves: of a large grid these
+are most of the file.
 """
 
 from __future__ import annotations
@@ -61,12 +63,13 @@ class Joined(NamedTuple):
     replaced: list[str]
 
 
-def join(file: Path, paths: Sequence[Path]) -> Joined:
+def join(file: Path, paths: Sequence[Path], *, lean: bool = False) -> Joined:
     """The table of all rows in the tables at `paths`, and the one that the study selects of it.
 
     Args:
         file: the study's file.
         paths: of unselected tables, each a table.json.
+        lean: leave out of rows that choose what a choice does not need.
 
     Raises:
         ValueError: names the file, the row or the value that is wrong.
@@ -76,6 +79,8 @@ def join(file: Path, paths: Sequence[Path]) -> Joined:
     tables = {path: unselected.read(path, study.name) for path in paths}
     about = _agreed(tables, study)
     rows, replaced = _all_rows(tables, study)
+    if lean:
+        rows = [_scores(row) if row.get(CHOOSES) else row for row in rows]
     origin = provenance(study, [table["provenance"] for table in tables.values()])
     every = Results(
         Path(study.name), [], plan, [], trusted=frozenset(study.report.get("checks", ()))
@@ -139,6 +144,12 @@ def _all_rows(tables: dict[Path, dict[str, Any]], study: Study) -> tuple[list[Ro
     if not found:
         raise ValueError(f"no rows in {', '.join(map(str, tables))}")
     return [found[key][1] for key in sorted(found, key=lambda key: order[key])], replaced
+
+
+def _scores(row: Row) -> Row:
+    """A row with its labels, counts and scores alone."""
+    kept = (*labels_of_row(row), "seeds", "tasks", "diverged", *METRICS, "validation")
+    return {key: value for key, value in row.items() if key.removesuffix("_se") in kept}
 
 
 def _order(study: Study) -> dict[str, int]:
@@ -266,9 +277,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("study", type=Path, help="the study's file")
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("tables", type=Path, nargs="+", help="unselected tables, table.json")
+    parser.add_argument("--lean", action="store_true", help="of rows that choose keep the scores")
     args = parser.parse_args(argv)
     try:
-        joined = join(args.study, args.tables)
+        joined = join(args.study, args.tables, lean=args.lean)
         written = write(joined, args.out)
     except (ValueError, OSError) as error:
         print(f"join_tables: {error}", file=sys.stderr)

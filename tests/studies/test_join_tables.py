@@ -161,6 +161,19 @@ def test_rows_stand_in_the_order_of_the_study(
     assert joined.unselected.table.title == "Made up, all rates"
 
 
+def test_lean_rows_choose_the_same(tool: ModuleType, study: Path, tmp_path: Path) -> None:
+    rows = [{**row, "RP_by_seed": {"0": 1.0, "1": 2.0}} for row in both("finetune", "reset")]
+    file = write(tmp_path / "a.json", rows)
+    whole, lean = (tool.join(study, [file], lean=lean) for lean in (False, True))
+    assert lean.selected.table.rows == whole.selected.table.rows
+    assert "RP_by_seed" in lean.selected.table.rows[0]
+    for row in lean.unselected.table.rows:
+        assert ("RP_by_seed" in row) != row.get("chooses", False)
+        assert {"RP", "LP", "validation", "lr", "seeds"} <= row.keys()
+    again = write(tmp_path / "b.json", lean.unselected.table.rows)
+    assert tool.join(study, [again]).selected.table.rows == whole.selected.table.rows
+
+
 def test_a_later_row_replaces_an_earlier_one_and_that_is_said(
     tool: ModuleType, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
