@@ -107,8 +107,9 @@ def _ranked(ranking: list[dict[str, Any]]) -> str:
             name = f"{row['method']}, {row['policy']}"
             lines.append(f"| {kind} | {name} | {row['mean_rank']:.2f} | {row['bytes']} |")
     told = (
-        f"The first {RANKED} by mean rank over the benchmarks that have all rows, of those in two "
-        "buffers at most (0 first, 1 last):"
+        f"The first {RANKED} by mean rank over split MNIST, FS-Mol and, without data, the "
+        "synthetic tasks, of the rows in two buffers at most that each of them has (0 first, 1 "
+        "last):"
     )
     return f"{told}\n\n" + "\n".join(lines) + "\n"
 
@@ -124,7 +125,8 @@ def _number(row: dict[str, Any], metric: str) -> str:
     value, se = row.get(metric), row.get(f"{metric}_se")
     if value is None:
         return "diverged" if row.get("RP") is None else ""
-    return f"{value:.2f}" + (f" ± {se:.2f}" if se is not None else "")
+    digits = 2 if row.get("unit", "percent") == "percent" else 4
+    return f"{value:.{digits}f}" + (f" ± {se:.{digits}f}" if se is not None else "")
 
 
 def filled(path: Path, table: dict[str, Any]) -> str:

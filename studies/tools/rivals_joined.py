@@ -32,6 +32,9 @@ from longtail.support.files import write_atomic, write_json
 BENCHMARKS = ("synthetic", "mnist", "fsmol", "wsd")
 KEPT = ("method", "policy", "seeds", "tasks", "diverged", "selected")
 METRICS = ("RP", "LP", "FGT")
+# The benchmarks by which rows are ranked, without data and with a buffer of them: those that have
+# nearly all rows of the kind.
+RANKED = {False: ("synthetic", "mnist", "fsmol"), True: ("mnist", "fsmol")}
 
 
 def joined(results: Path, perf: Path | None = None) -> dict[str, Any]:
@@ -80,15 +83,15 @@ def ranking(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The mean rank of each row over the benchmarks: 0 is best on all of them, 1 is last.
 
     Among rows that cost two buffers of the weights' size at most; those with a buffer of data among
-    themselves, as they would win everywhere. Rows that every benchmark has are ranked;
-    multi-task training and WSD-CL, which has only a few, take no part.
+    themselves, as they would win everywhere. Rows that each of the benchmarks in `RANKED` has are
+    ranked; multi-task training takes no part.
     """
     found: list[dict[str, Any]] = []
-    part = [row for row in rows if row["benchmark"] != "wsd" and row["method"] != "multitask"]
-    part = [row for row in part if row["bytes"] <= TWO]
-    for stored in (False, True):
+    part = [row for row in rows if row["method"] != "multitask" and row["bytes"] <= TWO]
+    for stored, benchmarks in RANKED.items():
         ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
         kind = [row for row in part if row["examples"] == stored and row["RP"] is not None]
+        kind = [row for row in kind if row["benchmark"] in benchmarks]
         shown = {*(row["benchmark"] for row in kind)}
         for benchmark in sorted(shown):
             own = [row for row in kind if row["benchmark"] == benchmark]

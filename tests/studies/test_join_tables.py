@@ -14,7 +14,11 @@ from helpers import scripts
 from longtail import cli
 from longtail.report import formats
 
-PUBLISHED = {"wsd/capped_rates": "wsd_capped", "rivals/wsd": "rivals_wsd"}  # of which study
+PUBLISHED = {  # of which study
+    "wsd/capped_rates": "wsd_capped",
+    "rivals/wsd": "rivals_wsd",
+    "rivals/synthetic": "rivals_synthetic",
+}
 STUDY = """
 name = "made_up"
 benchmark = "toy"

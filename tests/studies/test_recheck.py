@@ -107,6 +107,14 @@ def test_what_the_readme_says_of_the_average_is_in_the_rivals_table() -> None:
     capped = json.loads((RESULTS / "wsd/capped_rates" / "table.json").read_text("utf-8"))["rows"]
     (reset,) = [r for r in capped if (r["method"], r["policy"]) == ("finetune", "reset")]
     assert f"AdamW reset {reset['RP']:.1f}%" in readme
+    errors = [
+        f"{found['synthetic', 'finetune', policy]:.4f}"
+        for policy in ("continual", "carry", "reset", "carry, task average")
+    ]
+    pattern = r"an error of ([\d.]+), Adam kept ([\d.]+), Adam reset ([\d.]+), "
+    said = re.search(pattern + r".*?, in the same memory, ([\d.]+)\. ", readme)
+    assert said
+    assert [*said.groups()] == errors
     bare = found["fsmol", "finetune", "continual without warm-up"]
     ours = found["fsmol", "finetune", "continual"]
     assert f"({ours:.1f}% there; {bare:.1f}% without its warm-up, `beta3=0`)" in readme
