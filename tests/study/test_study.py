@@ -454,6 +454,7 @@ def test_other_seeds_keep_the_finished_runs_and_the_report_says_where_from(tmp_p
     assert [row["seeds"] for row in table["rows"]] == [3, 3]
     assert table["provenance"]["command"] == "longtail study tiny.toml --out out --seeds 2 --quiet"
     assert table["provenance"].get("commit") == commit()
+    assert "directory" not in table["provenance"]  # of somebody's machine
     path = study_file(tmp_path, evaluate_every="evaluate_every = 3")
     assert study(path, "--out", out, "--seeds", 3, "--no-report") == 0
     assert load(out).state == "2 of 2 runs finished."

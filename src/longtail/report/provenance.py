@@ -31,6 +31,8 @@ def provenance(results: Results) -> dict[str, Any]:
     seconds = 0.0
     for timing in timings.values():
         for key, value in _leaves(timing):
+            if key == "directory":  # where a run was called from is nobody else's business
+                continue
             if key.endswith("seconds"):
                 number = key == "seconds" and isinstance(value, int | float)
                 seconds += float(value) if number else 0.0
