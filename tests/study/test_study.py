@@ -117,6 +117,10 @@ def test_a_table_tells_what_seeds_have_chosen_elsewhere(tmp_path: Path, capsys):
     assert results.state == "2 of 2 runs finished."
     select(results)  # what the table has chosen stands in the plan
     assert [(run.chosen, "lr" in run.labels) for run in results.runs] == [({"lr": 0.05}, False)] * 2
+    results = load(here)
+    results.plan["chosen"] = {key: [0.05] for key in results.plan["chosen"]}  # damaged
+    select(results)
+    assert "none of them has finished" in results.problems[-1]
     assert study(*words, "--only", "policy=reset", "--only", "lr=0.0") == 2
     assert "none of the runs that are asked for has a value" in capsys.readouterr().err
     path.write_text(text.replace("0.05]", "0.07]"))

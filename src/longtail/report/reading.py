@@ -39,8 +39,8 @@ def read_plan(folder: Path, problems: list[str]) -> dict[str, Any]:
     """A study's plan.json without what is not of its type."""
     path = StudyFiles(folder).plan
     plan = read_json(path, dict, problems)
-    types = {"report": dict, "select": dict, "stacks": dict, "runs": list, "code": dict}
-    types["chosen"] = dict
+    types: dict[str, type] = {"runs": list}
+    types |= dict.fromkeys(("report", "select", "stacks", "code", "chosen"), dict)
     for key in [k for k, kind in types.items() if not isinstance(plan.get(k, kind()), kind)]:
         note(problems, path, f"has {key} = {plan.pop(key)!r}, which is left out")
     report = plan.get("report", {})

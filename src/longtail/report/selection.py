@@ -20,8 +20,8 @@ def select(results: Results) -> None:
     """Keeps, in place, the runs with the best values of the study's [select] keys.
 
     Where [select] names seeds, these alone choose and are not reported: by their validation score
-    where they have one, else by their RP. A plan whose values a table has chosen
-    (`longtail study --best-in`) has them in `chosen`.
+    where they have one, else by their RP. Where none of them has been trained, a plan
+    may have in `chosen` what a table has told (`longtail study --best-in`).
     """
     keys, choosing = labels_of(results.plan), results.plan.get("select", {}).get("seeds", [])
     if not keys or not results.finished:
@@ -32,8 +32,10 @@ def select(results: Results) -> None:
     )  # not by the run's name: it may stand twice, the second time by its average
     best: dict[str, str] = {}
     for rest, values in families.items():
+        chosen = _best(values, choosing)
         told = results.plan.get("chosen", {}).get(rest)
-        chosen = told if told in values else _best(values, choosing)
+        if chosen is None and isinstance(told, str) and told in values:
+            chosen = told
         if chosen is None:
             runs = [run for some in values.values() for run in some]
             tried = any(run.seed in choosing for run in runs)
