@@ -38,7 +38,6 @@ STUDY_OF = {
     "rivals/fsmol": "rivals_fsmol",
     "rivals/wsd": "rivals_wsd",
     "wsd/short/diagnosis": "wsd_diagnosis",
-    "wsd/short/reservoir": "wsd_short",
 }
 JOINED = ("wsd",)  # made of others by studies/tools/wsd_published.py, checks and all
 

@@ -29,6 +29,13 @@ def test_mixed_and_small_differences() -> None:
     assert holds(nlp5(rows([4.0] * 6, multitask=41.0))) == [False, False, False, True]
 
 
+def test_without_rows_of_replay_nothing_is_said_of_it() -> None:
+    some = [row for row in rows([1.0] * 6) if row["method"] not in ("reservoir", "derpp", "agem")]
+    claims = nlp5(some)
+    assert len(claims) == 3
+    assert not [c for c in claims if "Replay" in c["claim"]]
+
+
 def test_the_long_tail_asks_whether_mc_helps() -> None:
     assert holds(nlp5_long_tail(rows([5.0, 1.0, 1.0, 1.0, -1.0, 2.0]))) == [
         True, True, True, True, True, False, True, True,

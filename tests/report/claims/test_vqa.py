@@ -43,6 +43,13 @@ def test_a_method_that_mc_makes_worse_is_named() -> None:
     ]
 
 
+def test_without_rows_of_replay_nothing_is_said_of_it() -> None:
+    rows = [row for row in paper_rows() if row["method"] not in ("reservoir", "derpp", "agem")]
+    claims = vqa(rows)
+    assert len(claims) == 1 + 3 * 4 + 1 + 3
+    assert not [c for c in claims if "replays" in c["claim"]]
+
+
 def test_a_gap_that_shrinks_is_named() -> None:
     rows = paper_rows()
     for row in rows:

@@ -146,8 +146,8 @@ def test_the_diagnosis_has_the_runs_of_finetune_on_the_capped_variant() -> None:
         if run.config.method == "finetune" and run.labels["policy"] != "carry"
         if run.config.seed == 0 and run.config.train.lr == 1e-5
     ]
-    assert len(finetune) == 2
-    assert [diagnosis[i].labels["policy"] for i in finetune] == ["continual", "reset"]
+    assert len(finetune) == 3
+    assert [diagnosis[i].labels["policy"] for i in finetune] == ["continual", "reset", NO_WARM_UP]
     trained = [run for run in diagnosis.values() if not run.labels["freeze_embeddings"]]
     assert len({stack_key(run.config) for run in trained}) == 1
     kept = {run.labels["policy"]: run.config.policy for run in trained}

@@ -151,9 +151,8 @@ def grey_spec(name: str) -> BenchmarkSpec[Settings]:
 def colour_spec(name: str, settings: type[ColourSettings]) -> BenchmarkSpec[Any]:
     """Of colour images, for a ResNet.
 
-    Learning rates were chosen on validation images of CIFAR-10 (studies/seq_cifar10_lr.toml and
-    seq_cifar10_mtl_lr.toml). Multi-task training is the top line, of as many epochs as it needs:
-    small batches would be slow.
+    Learning rates were chosen on validation images of CIFAR-10 (results/seq_cifar10). Multi-task
+    training is the top line, of as many epochs as it needs: small batches would be slow.
     """
     return replace(
         grey_spec(name),

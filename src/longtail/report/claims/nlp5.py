@@ -38,7 +38,7 @@ def nlp5(rows: Rows) -> list[Claim]:
         claim(text, small.positive, mean_gain=mean.value, se=mean.se, **gains),
         claim(mixed, both, better=better, worse=worse, methods=len(pairs)),
         *_upper_bound(rows),
-        _replay(rows),
+        *([_replay(rows)] if {"finetune", "reservoir"} <= pairs.keys() else []),
     ]
 
 
