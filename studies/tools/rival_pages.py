@@ -28,7 +28,14 @@ POLICIES = {
     "adam_rel": ("Adam-Rel",),
     "upgd": ("UPGD",),
     "badam": ("BAdam",),
-    "averages": ("carry, task average", "continual, task average", "carry, ema", "continual, ema"),
+    "averages": (
+        "carry, task average",
+        "carry, constant rate, task average",
+        "continual, task average",
+        "continual, constant rate, task average",
+        "carry, ema",
+        "continual, ema",
+    ),
 }
 NOTHING = "Not measured yet.\n"
 RANKED = 5  # rows of each kind

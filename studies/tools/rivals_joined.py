@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.report.claims.rivals import (
+    CONSTANT,
     TWO,
     extra_bytes,
     is_ours,
@@ -67,7 +68,8 @@ def _row(row: dict[str, Any], times: dict[tuple[str, str], float]) -> dict[str, 
         kept |= {k: row[k] for k in (metric, f"{metric}_se", f"{metric}_by_seed") if k in row}
     kept["bytes"] = extra_bytes(row)
     kept["examples"] = stores_examples(row)
-    kept["time"] = times.get((row["method"], row["policy"]))
+    # a step takes as long at a rate that is constant as at one that decays
+    kept["time"] = times.get((row["method"], str(row["policy"]).replace(CONSTANT, "")))
     return kept
 
 

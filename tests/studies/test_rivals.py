@@ -87,6 +87,19 @@ def test_the_joined_table_has_every_row_its_cost_and_the_checks(joined, tmp_path
         joined.joined(tmp_path)
 
 
+def test_a_constant_rate_takes_the_time_of_one_that_decays(joined, tmp_path: Path) -> None:
+    perf = tmp_path / "perf.json"
+    row = {"method": "finetune", "policy": "continual, task average", "time": 1.5}
+    perf.write_text(json.dumps({"rows": [row], "provenance": {}}))
+    made = {"method": "finetune", "policy": "continual, constant rate, task average", "RP": 1.0}
+    (tmp_path / "wsd").mkdir()
+    mc = {**made, "policy": "continual"}  # without which nothing can be checked
+    content = {"unit": "percent", "higher_is_better": True, "provenance": {}, "rows": [mc, made]}
+    (tmp_path / "wsd" / "table.json").write_text(json.dumps(content))
+    plain, constant = joined.joined(tmp_path, perf)["rows"]
+    assert (constant["time"], constant["bytes"], plain["time"]) == (1.5, 8, None)
+
+
 def test_the_frontier_is_what_nobody_beats_at_its_cost(joined) -> None:
     rows = [
         {"RP": rp, "bytes": cost, "higher_is_better": True}

@@ -169,6 +169,18 @@ def test_an_average_is_compared_with_the_weights_under_its_policy() -> None:
     assert not any("task average" in text for text in claims)
 
 
+def test_a_constant_rate_is_compared_with_one_that_decays() -> None:
+    constant = "continual, constant rate"
+    more = {("finetune", constant): 58.0, ("finetune", f"{constant}, task average"): 66.0}
+    claims = verdicts(rows({**more, ("finetune", "continual, task average"): 65.0}))
+    words = "a constant rate retains more than one that decays"
+    assert told(claims, f"Finetune, with MC: {words}") == "fails"
+    assert told(claims, f"Finetune, with MC, task average: {words}") == "holds"
+    average = "constant rate: the average of the weights (task average) retains more"
+    assert told(claims, f"Finetune, with MC, {average}") == "holds"
+    assert not any(words in text for text in verdicts(rows(more)) if "average" in text)
+
+
 def test_mc_beside_every_method_is_one_claim() -> None:
     words = "MC retains more than Adam kept with every method"
     assert told(verdicts(rows()), words) == "holds"  # Finetune, L2 and Reservoir have both

@@ -27,6 +27,7 @@ POLICY_BYTES = {
     "multitask": 0,
 }  # fmt: skip
 OURS = "continual"
+CONSTANT = ", constant rate"  # a policy whose rate stays as it is within a task, where others decay
 ONE, TWO = 4, 8  # one buffer of the weights' size, and two
 HALF = 0.5
 Better = Callable[[str, Row, Row], Claim]
@@ -95,6 +96,7 @@ def _claims(rows: Rows, sign: float) -> list[Claim]:
         *_pairs(rows, better),
         *_with_mc(rows, better),
         *_averages(rows, better),
+        *_constant_rate(rows, better),
         *_way_to_multitask(rows, sign),
     ]
     if not found:
@@ -185,7 +187,7 @@ def _averages(rows: Rows, better: Better) -> list[Claim]:
     """An average of the weights against the weights, each at its own rate."""
     found = []
     for method in ("finetune", "reservoir"):
-        for policy in ("carry", OURS, NO_WARM_UP):
+        for policy in ("carry", f"carry{CONSTANT}", OURS, f"{OURS}{CONSTANT}", NO_WARM_UP):
             for kind in AVERAGES.values():
                 try:
                     average = find(rows, method=method, policy=f"{policy}, {kind}")
@@ -195,6 +197,22 @@ def _averages(rows: Rows, better: Better) -> list[Claim]:
                 name = name_of(plain)
                 text = f"{name}: the average of the weights ({kind}) retains more than the weights"
                 found.append(better(text, average, plain))
+    return found
+
+
+def _constant_rate(rows: Rows, better: Better) -> list[Claim]:
+    """A rate that is constant within a task against one that decays: the weights, their average."""
+    found = []
+    for method in ("finetune", "reservoir"):
+        for policy in ("carry", OURS):
+            for more in ("", f", {AVERAGES['task']}"):
+                try:
+                    constant = find(rows, method=method, policy=policy + CONSTANT + more)
+                    decaying = find(rows, method=method, policy=policy + more)
+                except KeyError:
+                    continue
+                text = f"{name_of(decaying)}: a constant rate retains more than one that decays"
+                found.append(better(text, constant, decaying))
     return found
 
 
