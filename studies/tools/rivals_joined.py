@@ -36,6 +36,8 @@ METRICS = ("RP", "LP", "FGT")
 # The benchmarks by which rows are ranked, without data and with a buffer of them: those that have
 # nearly all rows of the kind.
 RANKED = {False: ("synthetic", "mnist", "fsmol"), True: ("mnist", "fsmol")}
+# Where every row's rate is constant within a task, so that none says so in its name.
+CONSTANT_RATES = ("mnist", "fsmol")
 
 
 def joined(results: Path, perf: Path | None = None) -> dict[str, Any]:
@@ -86,7 +88,8 @@ def ranking(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Among rows that cost two buffers of the weights' size at most; those with a buffer of data among
     themselves, as they would win everywhere. Rows that each of the benchmarks in `RANKED` has are
-    ranked; multi-task training takes no part.
+    ranked, one at a constant rate with the plain row of those where all rates are constant;
+    multi-task training takes no part.
     """
     found: list[dict[str, Any]] = []
     part = [row for row in rows if row["method"] != "multitask" and row["bytes"] <= TWO]
@@ -95,11 +98,17 @@ def ranking(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         kind = [row for row in part if row["examples"] == stored and row["RP"] is not None]
         kind = [row for row in kind if row["benchmark"] in benchmarks]
         shown = {*(row["benchmark"] for row in kind)}
+        constant = {(r["method"], r["policy"]) for r in kind if CONSTANT in r["policy"]}
         for benchmark in sorted(shown):
             own = [row for row in kind if row["benchmark"] == benchmark]
             sign = -1 if own[0]["higher_is_better"] else 1
-            for rank, row in enumerate(sorted(own, key=lambda row: sign * row["RP"])):
-                ranks[row["method"], row["policy"]].append(rank / max(1, len(own) - 1))
+            own.sort(key=lambda row: sign * row["RP"])
+            place = {(row["method"], row["policy"]): rank for rank, row in enumerate(own)}
+            if benchmark in CONSTANT_RATES:
+                plain = {(m, p): (m, p.replace(CONSTANT, "")) for m, p in constant}
+                place |= {key: place[name] for key, name in plain.items() if name in place}
+            for key, rank in place.items():
+                ranks[key].append(rank / max(1, len(own) - 1))
         costs = {(row["method"], row["policy"]): row["bytes"] for row in kind}
         whole = {key: sum(r) / len(r) for key, r in ranks.items() if len(r) == len(shown)}
         for method, policy in sorted(whole, key=lambda key: whole[key]):

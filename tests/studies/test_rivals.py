@@ -100,6 +100,18 @@ def test_a_constant_rate_takes_the_time_of_one_that_decays(joined, tmp_path: Pat
     assert (constant["time"], constant["bytes"], plain["time"]) == (1.5, 8, None)
 
 
+def test_a_constant_rate_is_ranked_with_the_plain_row_where_all_are_constant(joined) -> None:
+    def row(benchmark: str, policy: str, rp: float) -> dict[str, Any]:
+        about = {"benchmark": benchmark, "higher_is_better": True, "examples": False, "bytes": 4}
+        return {**about, "method": "finetune", "policy": policy, "RP": rp}
+
+    constant = "continual, constant rate"
+    made = [row("synthetic", p, rp) for p, rp in (("carry", 1), ("continual", 2), (constant, 3))]
+    made += [row("fsmol", p, rp) for p, rp in (("carry", 1), ("continual", 2))]
+    ranks = {r["policy"]: r["mean_rank"] for r in joined.ranking(made)}
+    assert ranks == {constant: 0.0, "continual": 0.25, "carry": 1.0}
+
+
 def test_the_frontier_is_what_nobody_beats_at_its_cost(joined) -> None:
     rows = [
         {"RP": rp, "bytes": cost, "higher_is_better": True}

@@ -151,8 +151,9 @@ def grey_spec(name: str) -> BenchmarkSpec[Settings]:
 def colour_spec(name: str, settings: type[ColourSettings]) -> BenchmarkSpec[Any]:
     """Of colour images, for a ResNet.
 
-    Learning rates were chosen on validation images of CIFAR-10 (results/seq_cifar10). Multi-task
-    training is the top line, of as many epochs as it needs: small batches would be slow.
+    The learning rate is what validation images of CIFAR-10 chose for most methods
+    (results/seq_cifar10). Multi-task training is the top line, of as many epochs as it needs: small
+    batches would be slow.
     """
     return replace(
         grey_spec(name),

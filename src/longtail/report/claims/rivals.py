@@ -27,7 +27,7 @@ POLICY_BYTES = {
     "multitask": 0,
 }  # fmt: skip
 OURS = "continual"
-CONSTANT = ", constant rate"  # a policy whose rate stays as it is within a task, where others decay
+CONSTANT = ", constant rate"  # no schedule within a task, where the benchmark has one
 ONE, TWO = 4, 8  # one buffer of the weights' size, and two
 HALF = 0.5
 Better = Callable[[str, Row, Row], Claim]
