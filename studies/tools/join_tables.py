@@ -8,8 +8,8 @@ every value of the study's [select] key, and rows of their own for the seeds tha
 program writes the rows of all such tables to OUT/all_rates/table.* and what is selected from them
 to OUT/table.*, both as `longtail report` would, had it found all runs in one folder. A row of a
 later table replaces the row of an earlier one that has the same labels. With `--lean` a row that
-only chooses keeps its scores, and neither those of each seed nor its curves: of a large grid these
-are most of the file.
+only chooses keeps its scores, and neither those of each seed nor its curves; the other rows lose
+how RP grew in each seed. Of a large grid these are most of the file.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from longtail.report.selection import (
     told_nothing,
     without_selection,
 )
+from longtail.report.statistics import GROWTH
 from longtail.report.tables import Table, asked_unit, from_rows
 from longtail.report.unselected import Row, labels_of_row, name_of
 from longtail.study.command import rows_of
@@ -69,7 +70,8 @@ def join(file: Path, paths: Sequence[Path], *, lean: bool = False) -> Joined:
     Args:
         file: the study's file.
         paths: of unselected tables, each a table.json.
-        lean: leave out of rows that choose what a choice does not need.
+        lean: leave out of rows that choose what a choice does not need, and of the others how RP
+            grew seed by seed, which a claim on growth would need.
 
     Raises:
         ValueError: names the file, the row or the value that is wrong.
@@ -80,7 +82,7 @@ def join(file: Path, paths: Sequence[Path], *, lean: bool = False) -> Joined:
     about = _agreed(tables, study)
     rows, replaced = _all_rows(tables, study)
     if lean:
-        rows = [_scores(row) if row.get(CHOOSES) else row for row in rows]
+        rows = [_scores(row) if row.get(CHOOSES) else _without_growth(row) for row in rows]
     origin = provenance(study, [table["provenance"] for table in tables.values()])
     every = Results(
         Path(study.name), [], plan, [], trusted=frozenset(study.report.get("checks", ()))
@@ -150,6 +152,12 @@ def _scores(row: Row) -> Row:
     """A row with its labels, counts and scores alone."""
     kept = (*labels_of_row(row), "seeds", "tasks", "diverged", *METRICS, "validation")
     return {key: value for key, value in row.items() if key.removesuffix("_se") in kept}
+
+
+def _without_growth(row: Row) -> Row:
+    """A row without what each seed has of the growth of RP."""
+    lost = {f"RP_{part}_by_seed" for part in GROWTH}
+    return {key: value for key, value in row.items() if key not in lost}
 
 
 def _order(study: Study) -> dict[str, int]:
@@ -277,7 +285,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("study", type=Path, help="the study's file")
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("tables", type=Path, nargs="+", help="unselected tables, table.json")
-    parser.add_argument("--lean", action="store_true", help="of rows that choose keep the scores")
+    parser.add_argument("--lean", action="store_true", help="keep of each row what is needed")
     args = parser.parse_args(argv)
     try:
         joined = join(args.study, args.tables, lean=args.lean)

@@ -176,6 +176,10 @@ def test_lean_rows_choose_the_same(tool: ModuleType, study: Path, tmp_path: Path
         assert {"RP", "LP", "validation", "lr", "seeds"} <= row.keys()
     again = write(tmp_path / "b.json", lean.unselected.table.rows)
     assert tool.join(study, [again]).selected.table.rows == whole.selected.table.rows
+    grown = [{**row, "RP_slope": 1.0, "RP_slope_by_seed": {"0": 1.0}} for row in rows]
+    (row,) = tool.join(study, [write(tmp_path / "c.json", grown)], lean=True).selected.table.rows
+    assert "RP_slope" in row
+    assert "RP_slope_by_seed" not in row
 
 
 def test_a_later_row_replaces_an_earlier_one_and_that_is_said(
