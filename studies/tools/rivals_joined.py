@@ -156,7 +156,8 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
             part = [r for r in rows if r["benchmark"] == benchmark and r["RP"] is not None]
             _panel(line[0], part, "bytes", "bytes a parameter beyond AdamW")
             _panel(line[1], part, "time", "time a step, AdamW = 1")
-            line[0].set_ylabel(f"{benchmark}: RP")
+            error = "" if part and part[0]["higher_is_better"] else ", an error"
+            line[0].set_ylabel(f"{benchmark}: RP{error}")
         for ending in ("svg", "png"):
             out = io.BytesIO()
             metadata: Any = {"Date": None} if ending == "svg" else None

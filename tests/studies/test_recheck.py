@@ -13,6 +13,7 @@ from helpers import scripts
 
 from longtail.report.checks import tally
 
+METRICS = ("RP", "LP", "FGT", "BWT")
 RESULTS = scripts.ROOT / "results"
 TABLES = sorted(RESULTS.rglob("table.json"))
 
@@ -92,6 +93,78 @@ def test_word_senses_at_chosen_rates_are_the_published_ones(name: str) -> None:
     assert len(rates) == 3
     assert {*rates.values()} == {3e-5}
     assert "both at 3e-5" in page
+
+
+METHODS = {"Finetune": "finetune", "Reservoir": "reservoir", "DER++": "derpp", "A-GEM": "agem"}
+METHODS |= {"EWC": "ewc", "EWC++": "ewcpp", "multi-task training": "multitask"}
+POLICIES = {" with MC": "continual", "AdamW kept": "carry", "Adam kept": "carry"}
+POLICIES |= {"AdamW anew": "reset", "Adam anew": "reset"}
+
+
+def named(cell: str) -> tuple[str, str]:
+    """Method and policy of a line of a page, such as "Reservoir, AdamW kept (`carry`)"."""
+    policy = next((p for text, p in POLICIES.items() if text in cell), "reset")
+    return METHODS[re.split(r",| with MC", cell)[0]], policy
+
+
+def lines(page: str, words: str) -> list[list[str]]:
+    """The cells of the first table after these words, without its head and emphasis."""
+    text = (scripts.ROOT / page).read_text("utf-8").replace("*", "")
+    _, found, rest = text.partition(words)
+    assert found, words
+    table = rest[rest.index("\n|") + 1 :].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+@pytest.mark.parametrize(
+    ("page", "folder", "words", "rates"),
+    [
+        ("results/wsd", "wsd/capped_rates", "them at the end (`capped", "3e-6 1e-5 3e-5 1e-4"),
+        ("results/seq_cifar10", "seq_cifar10", "is scored on the others", "1e-5 1e-4 1e-3"),
+    ],
+)
+def test_the_scores_that_chose_are_the_stored_ones(
+    page: str, folder: str, words: str, rates: str
+) -> None:
+    """Every score, and that none is left out."""
+    text = (RESULTS / folder / "all_rates" / "table.json").read_text("utf-8")
+    rows = [row for row in json.loads(text)["rows"] if row.get("chooses")]
+    found = {(r["method"], r["policy"], r["lr"]): r["validation"] for r in rows}
+    shown = {}
+    for name, *cells in lines(f"{page}/README.md", words):
+        for rate, cell in zip(rates.split(), cells, strict=True):
+            if cell:
+                shown[(*named(name), float(rate))] = float(cell)
+    assert shown == {key: round(value, 1) for key, value in found.items()}
+
+
+def test_the_reported_scores_of_word_senses_are_the_stored_ones() -> None:
+    metrics = ("RP", "LP", "BWT", "FGT", "late.RP", "polysemous.RP")
+    rows = json.loads((RESULTS / "wsd/capped_rates/table.json").read_text("utf-8"))["rows"]
+    found = {(row["method"], row["policy"]): row for row in rows}
+    for name, rate, *cells in lines("results/wsd/README.md", "Seeds 0 to 2 then train"):
+        row = found.pop(named(name))
+        assert float(rate) == row["selected"]["lr"]
+        for metric, cell in zip(metrics, cells, strict=True):
+            value, se = row[metric], row[f"{metric}_se"]
+            shown = "" if value is None else f"{value:.2f} ± {se:.2f}"
+            assert cell.removeprefix("+") == shown, (name, metric)
+    assert not found
+
+
+def test_the_scores_of_generated_scenes_are_the_stored_ones() -> None:
+    """Each metric with MC and without, and the paper's in brackets."""
+    rows = json.loads((RESULTS / "vqa/table.json").read_text("utf-8"))["rows"]
+    found = {(row["method"], row["policy"]): row for row in rows}
+    for name, *cells in lines("results/vqa/README.md", "Percent, after 1,000 tasks"):
+        columns = [(metric, p) for metric in METRICS for p in ("continual", "reset")]
+        for (metric, policy), cell in zip(columns, cells, strict=True):
+            row = found.get((METHODS[name.replace("multi-task", "multi-task training")], policy))
+            known = row is not None and row[metric] is not None
+            shown = f"{row[metric]:.2f} ({row[f'{metric}_paper']:.2f})" if row and known else ""
+            assert cell == shown, (name, metric, policy)
+    shown = {cells[0] for cells in lines("results/vqa/README.md", "Percent, after 1,000 tasks")}
+    assert len(shown) == len({method for method, _ in found})
 
 
 def test_what_the_readme_says_of_the_rivals_is_in_their_table() -> None:
