@@ -285,7 +285,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("study", type=Path, help="the study's file")
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("tables", type=Path, nargs="+", help="unselected tables, table.json")
-    parser.add_argument("--lean", action="store_true", help="keep of each row what is needed")
+    parser.add_argument(
+        "--lean", action="store_true", help="without curves and seeds of rows that choose"
+    )
     args = parser.parse_args(argv)
     try:
         joined = join(args.study, args.tables, lean=args.lean)

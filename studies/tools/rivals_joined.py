@@ -1,6 +1,6 @@
 """The tables of the rivals as one, with what each costs: `results/rivals/table.json`, and a figure.
 
-    python studies/tools/rivals_joined.py results/rivals --perf results/perf/rival_step_h200.json
+    python studies/tools/rivals_joined.py results/rivals --perf results/perf/rival_step_cpu.json
     python studies/tools/rivals_joined.py results/rivals --best 6      the rows to run on WSD-CL
 
 Reads the tables of `studies/rivals_*.toml` that there are in `results/rivals/<benchmark>`, and the
@@ -33,9 +33,7 @@ from longtail.support.files import write_atomic, write_json
 BENCHMARKS = ("synthetic", "mnist", "fsmol", "wsd")
 KEPT = ("method", "policy", "seeds", "tasks", "diverged", "selected")
 METRICS = ("RP", "LP", "FGT")
-# The benchmarks by which rows are ranked, without data and with a buffer of them: those that have
-# nearly all rows of the kind.
-RANKED = {False: ("synthetic", "mnist", "fsmol"), True: ("mnist", "fsmol")}
+RANKED = ("synthetic", "mnist", "fsmol")  # that have nearly all rows
 # Where every row's rate is constant within a task, so that none says so in its name.
 CONSTANT_RATES = ("mnist", "fsmol")
 
@@ -93,10 +91,10 @@ def ranking(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     part = [row for row in rows if row["method"] != "multitask" and row["bytes"] <= TWO]
-    for stored, benchmarks in RANKED.items():
+    for stored in (False, True):
         ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
         kind = [row for row in part if row["examples"] == stored and row["RP"] is not None]
-        kind = [row for row in kind if row["benchmark"] in benchmarks]
+        kind = [row for row in kind if row["benchmark"] in RANKED]
         shown = {*(row["benchmark"] for row in kind)}
         constant = {(r["method"], r["policy"]) for r in kind if CONSTANT in r["policy"]}
         for benchmark in sorted(shown):
@@ -105,8 +103,9 @@ def ranking(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             own.sort(key=lambda row: sign * row["RP"])
             place = {(row["method"], row["policy"]): rank for rank, row in enumerate(own)}
             if benchmark in CONSTANT_RATES:
-                plain = {(m, p): (m, p.replace(CONSTANT, "")) for m, p in constant}
-                place |= {key: place[name] for key, name in plain.items() if name in place}
+                for method, policy in constant:
+                    if (plain := (method, policy.replace(CONSTANT, ""))) in place:
+                        place[method, policy] = place[plain]
             for key, rank in place.items():
                 ranks[key].append(rank / max(1, len(own) - 1))
         costs = {(row["method"], row["policy"]): row["bytes"] for row in kind}

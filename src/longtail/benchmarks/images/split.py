@@ -151,7 +151,7 @@ def grey_spec(name: str) -> BenchmarkSpec[Settings]:
 def colour_spec(name: str, settings: type[ColourSettings]) -> BenchmarkSpec[Any]:
     """Of colour images, for a ResNet.
 
-    The learning rate is what validation images of CIFAR-10 chose for most methods
+    The learning rate is what validation images of CIFAR-10 chose for most rows of replay
     (results/seq_cifar10). Multi-task training is the top line, of as many epochs as it needs: small
     batches would be slow.
     """

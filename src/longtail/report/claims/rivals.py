@@ -186,7 +186,7 @@ def _with_mc(rows: Rows, better: Better) -> list[Claim]:
 def _averages(rows: Rows, better: Better) -> list[Claim]:
     """An average of the weights against the weights, each at its own rate."""
     found = []
-    for method in ("finetune", "reservoir"):
+    for method in ("finetune", "reservoir", "derpp"):
         for policy in ("carry", f"carry{CONSTANT}", OURS, f"{OURS}{CONSTANT}", NO_WARM_UP):
             for kind in AVERAGES.values():
                 try:
