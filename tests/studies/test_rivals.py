@@ -137,6 +137,13 @@ def test_pages_show_their_own_rows_beside_mc(pages, joined, tmp_path: Path) -> N
     assert "| mnist | finetune, continual | 60.00" in text
     assert "| mnist | finetune, MoFO | 50.00" in pages.block("mofo", rows)
     assert pages.block("si", rows) == pages.NOTHING
+    averages = [
+        {**row, "policy": "carry, task average"} for row in rows if row["policy"] == "continual"
+    ]
+    text = pages.block("averages", [*rows, *averages])  # each kind beside its own base
+    for method in ("finetune", "reservoir"):
+        assert f"| mnist | {method}, carry, task average |" in text
+        assert f"| mnist | {method}, continual |" in text
     known = {path.stem for path in pages.pages()}
     assert {"l2", "si", "lwf", "ewc_adam", "coma", "cofima", "mofo", "adam_rel", "upgd"} <= known
     text = pages.whole(rows, joined.ranking(rows))
