@@ -56,7 +56,7 @@ def settings(row: dict[str, Any], planned: list[Planned]) -> dict[str, Any]:
     """What the run of a row had of `SETTINGS`."""
     for run in planned:
         flat = flatten(run.config.as_dict())
-        if (run.config.method, run.config.optimizer) != (row["method"], row["policy"]):
+        if (run.config.method, run.labels["policy"]) != (row["method"], row["policy"]):
             continue
         found = {key.partition(".")[2]: flat[key] for key in SETTINGS if key in flat}
         known = {**row, **row.get("selected", {})}

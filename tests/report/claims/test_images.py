@@ -85,3 +85,17 @@ def test_cifar_claims() -> None:
     assert [c["holds"] for c in seq_cifar10(rows)] == [True] * 9
     worse = change(rows, -10.0, method="multitask")
     assert [c["verdict"] for c in seq_cifar10(worse)] == ["fails", *["holds"] * 8]
+
+
+def test_cifar_claims_against_an_adam_that_is_kept() -> None:
+    rows = [
+        {k: v for k, v in r.items() if k != "buffer"}
+        for r in paper_rows()
+        if r.get("buffer") != 200
+    ]
+    kept = [{**r, "policy": "carry"} for r in rows if r.get("policy") == "continual"]
+    kept = change(change(kept, 1.0, method="derpp"), -1.0, method="agem")
+    found = {c["claim"]: c["verdict"] for c in seq_cifar10(rows + kept)}
+    assert found["MC improves Reservoir against carry"] == "undecided"
+    assert found["MC improves DER++ against carry"] == "fails"
+    assert found["MC improves A-GEM against carry"] == "holds"

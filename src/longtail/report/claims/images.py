@@ -68,6 +68,8 @@ def seq_cifar10(rows: Rows) -> list[Claim]:
         row = find(rows, method=method, policy="continual")
         text = f"{METHOD_NAMES[method]} with MC retains more than Finetune with MC"
         claims.append(above(text, row, finetune, RP=row["RP"], finetune=finetune["RP"]))
+    for method in replay:
+        claims += _beats_carry(rows, method=method)
     for method in ("ewc", "ewcpp"):
         if method in present:
             claims.append(_near_paper(rows, method, [None], 5.0))
@@ -101,8 +103,7 @@ def _near_paper(rows: Rows, method: str, buffers: Sequence[int | None], toleranc
 def _improves(rows: Rows, **labels: Any) -> Claim:
     """RP with MC above RP without."""
     ours, theirs = (find(rows, policy=policy, **labels) for policy in POLICIES)
-    name = METHOD_NAMES[labels["method"]]
-    text = f"MC improves {name}" + (f", buffer {labels['buffer']}" if "buffer" in labels else "")
+    text = f"MC improves {METHOD_NAMES[labels['method']]}{_buffer(labels)}"
     return above(text, ours, theirs, **with_and_without(ours, theirs))
 
 
@@ -112,5 +113,10 @@ def _beats_carry(rows: Rows, **labels: Any) -> list[Claim]:
         ours, kept = (find(rows, policy=policy, **labels) for policy in ("continual", "carry"))
     except KeyError:
         return []
-    text = f"MC improves {METHOD_NAMES[labels['method']]} against carry, buffer {labels['buffer']}"
+    text = f"MC improves {METHOD_NAMES[labels['method']]} against carry{_buffer(labels)}"
     return [above(text, ours, kept, with_mc=ours["RP"], carry=kept["RP"])]
+
+
+def _buffer(labels: dict[str, Any]) -> str:
+    """What a claim adds where a table has rows of several buffers."""
+    return f", buffer {labels['buffer']}" if "buffer" in labels else ""
