@@ -34,6 +34,13 @@ def test_a_stack_of_resnets_computes_what_one_does() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
+def test_weights_lie_channels_last_on_the_gpu_alone() -> None:
+    weight = ResNet18(10, width=8).cuda().conv1.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
+    assert ResNet18(10, width=8).cuda().cpu().conv1.weight.is_contiguous()
+
+
 @pytest.mark.parametrize("method", ["finetune", "reservoir", "derpp", "agem", "multitask"])
 def test_runs_in_bf16(tmp_path: Path, method: str) -> None:
     flags = {"data.miniature": True, "data.width": 8, "train.autocast": "bf16", "method": method}

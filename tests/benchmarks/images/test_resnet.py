@@ -35,6 +35,12 @@ def test_replicas_compute_what_single_models_do() -> None:
                 torch.testing.assert_close(alone.get_buffer(name), value, rtol=1e-4, atol=1e-5)
 
 
+def test_weights_on_a_cpu_are_not_laid_out_as_on_a_gpu() -> None:
+    """With channels last a layer of four channels waited for ever, see the module's docstring."""
+    model = ResNet18(3, width=4).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    assert all(p.is_contiguous() for p in model.parameters())
+
+
 def test_a_width_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="width: 0"):
         ResNet18(10, width=0)
