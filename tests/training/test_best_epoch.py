@@ -1,6 +1,7 @@
 """Weights of the best epoch: which one it is, for a plain model and for every replica."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from longtail.replicas import Replicas
 from longtail.runs.build import build_run
 from longtail.runs.config import resolve
+from longtail.runs.session import RunOptions, train_run, train_stack
 from longtail.tasks import Evaluator
 from longtail.training import loop, train
 from longtail.training.best_epoch import keep_best, load_best, restore_best
@@ -24,7 +26,7 @@ def after_epochs(
             for p in model.parameters():
                 p.fill_(epoch)
         loss = losses[epoch] if losses else None
-        best = keep_best(best, model, score, higher_is_better, tie, loss)
+        best = keep_best(best, model, score, higher_is_better, tie.split(), loss)
         best = load_best(best, torch.device("cpu"))  # as from a snapshot
     restore_best(best, model)
 
@@ -85,6 +87,34 @@ def test_ties_are_of_each_replica() -> None:
     losses = [torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 1.0]])]
     after_epochs(stack, scores, tie="loss", losses=losses)
     assert [int(stack.replica(0, s).weight[0, 0]) for s in range(2)] == [0, 1]
+
+
+def test_every_policy_of_a_stack_has_a_rule_of_its_own() -> None:
+    stack = Replicas([nn.Linear(2, 2) for _ in range(2)], policies=3)
+    scores = [torch.tensor([[0.5, 0.5]] * 3), torch.tensor([[0.5, 0.6]] * 3)]
+    losses = [torch.tensor([[1.0, 1.0]] * 3), torch.tensor([[0.5, 2.0]] * 3)]
+    after_epochs(stack, scores, tie="first last loss", losses=losses)
+    found = [[int(stack.replica(p, s).weight[0, 0]) for s in range(2)] for p in range(3)]
+    assert found == [[0, 1], [1, 1], [1, 1]]
+    after_epochs(stack, scores, tie="loss first last", losses=losses[::-1])
+    found = [[int(stack.replica(p, s).weight[0, 0]) for s in range(2)] for p in range(3)]
+    assert found == [[0, 1], [0, 1], [1, 1]]
+
+
+def test_runs_that_differ_in_their_ties_train_as_one_stack(tmp_path: Path) -> None:
+    """As each does alone; and the rules do differ on these tasks."""
+    flags = {"data.miniature": True, "data.tasks": 3, "train.lr": 1e-2}
+    flags |= {"train.epochs": 3, "train.validation": 0.2}
+    each = [
+        resolve("mnist", flags={**flags, "train.tie": tie, "seed": seed})
+        for tie in ("first", "last", "loss")
+        for seed in (0, 1)
+    ]
+    options = RunOptions(quiet=True)
+    together = [run["summary"]["RP"] for run in train_stack(each, tmp_path / "stack", options)]
+    alone = [train_run(c, tmp_path / c.id, options)["RP"] for c in each]
+    assert together == pytest.approx(alone, abs=0.02)
+    assert len(set(alone)) > 2
 
 
 @pytest.mark.parametrize("tie", ["first", "last", "loss"])

@@ -26,30 +26,30 @@ def keep_best(
     model: nn.Module,
     score: Any,
     higher_is_better: bool,
-    tie: str = "first",
+    ties: Sequence[str] = ("first",),
     loss: Any = None,
     beside: Beside = (),
 ) -> Best:
     """What was best so far, or these weights where their validation score [*lead] is better.
 
     Args:
-        tie: which of equal epochs is kept: "first", "last" or that of smaller "loss".
-        loss: of the validation examples, [*lead], where `tie` is "loss".
+        ties: which of equal epochs each policy keeps: "first", "last" or that of smaller "loss".
+        loss: of the validation examples, [*lead], where a tie is decided by it.
         beside: tensors of the method that are kept with the weights, a list for each policy.
     """
     groups = _tensors(model, beside)
     score = torch.as_tensor(score, device=groups[0][0].device)
     new: Best = {"score": score}
-    if tie == "loss":
+    if "loss" in ties:
         new["loss"] = torch.as_tensor(loss, device=score.device)
     if best is None:
         return {**new, "weights": [[t.clone() for t in group] for group in groups]}
     old = best["score"]
     better = (score > old if higher_is_better else score < old) | old.isnan()
-    if tie == "last":
-        better |= score == old
-    elif tie == "loss":
-        better |= (score == old) & (new["loss"] < best["loss"])
+    if "last" in ties:
+        better |= (score == old) & _having(ties, "last", score)
+    if "loss" in ties:
+        better |= (score == old) & (new["loss"] < best["loss"]) & _having(ties, "loss", score)
     masks = better.unbind(0) if better.dim() else [better]
     for mask, kept, group in zip(masks, best["weights"], groups, strict=True):
         for a, b in zip(kept, group, strict=True):
@@ -73,6 +73,12 @@ def load_best(best: Best | None, device: torch.device) -> Best | None:
     return {name: value.to(device) for name, value in best.items() if name != "weights"} | {
         "weights": weights
     }
+
+
+def _having(ties: Sequence[str], tie: str, score: Tensor) -> Tensor:
+    """True for the policies that decide by this rule, of a shape that meets scores [*lead]."""
+    found = torch.tensor([each == tie for each in ties], device=score.device)
+    return found.view(-1, *[1] * (score.dim() - 1)) if score.dim() else found[0]
 
 
 def _tensors(model: nn.Module, beside: Beside) -> list[list[Tensor]]:
