@@ -104,7 +104,10 @@ def test_a_study_without_finetune_is_judged_by_what_it_has() -> None:
     some = [row for row in rows(PAPER) if row["method"] in ("reservoir", "derpp")]
     found = by_claim(wsd(some))
     assert found["Continual AdamW improves every method, of the 2 that have rows"]
-    assert not any("Finetune" in text or "gap" in text for text in found)
+    assert not any("Finetune" in text or "gap to" in text for text in found)
+    assert found["Reservoir: the gap between with MC and without grows with the tasks"]
+    less = by_claim(wsd([r for r in rows(PAPER, slope=-1.0) if r["method"] == "reservoir"]))
+    assert not less["Reservoir: the gap between with MC and without grows with the tasks"]
 
 
 def test_a_claim_on_every_method_says_of_how_many() -> None:
