@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from dataclasses import dataclass, field, replace
 
@@ -314,3 +316,14 @@ def test_a_derived_method_without_a_setting_of_its_base_is_left_without_it(monke
 
     monkeypatch.setattr(settings, "method_class", lambda method: Whole)
     assert [o.key for o in options("toy", "whole") if o.table == "methods"] == []
+
+
+@pytest.mark.parametrize("benchmark", ["toy", "wsd", "fsmol"])
+def test_another_seed_has_the_id_of_a_run_that_was_asked_for_with_it(benchmark: str) -> None:
+    first = resolve(benchmark, flags={"seed": 3})
+    other = first.with_seed(41)
+    asked = resolve(benchmark, flags={"seed": 41})
+    text = json.dumps(asked.as_dict(), sort_keys=True)
+    assert other == asked
+    assert other.id == asked.id == hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert other.id != first.id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,7 +238,7 @@ def train_replicas(
         raise ValueError(
             "--log is for one run; `longtail report DIR --log TOOL` logs replicas that are done"
         )
-    configs = [replace(config, seed=config.seed + i) for i in range(args.replicas)]
+    configs = [config.with_seed(config.seed + i) for i in range(args.replicas)]
     tell = reporter(args.quiet, args.json)
     entries = train_stack(configs, out, options, reporter=tell)
     tell.finish(mean_summary([entry["summary"] for entry in entries]), str(out))

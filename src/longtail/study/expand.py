@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from longtail.report.labelling import label_names, method_labels
@@ -54,13 +54,12 @@ def expand(study: Study) -> list[Planned]:
     trial = flatten({"train": study.select.get("train", {})})
     for method in study.methods:
         for policy in _policies_of(study, method):
-            for config, labels in _combinations(study, method, policy):
-                first = resolve(study.benchmark, flags=config)
-                chooses = resolve(study.benchmark, flags={**config, **trial}) if trial else first
+            for flags, labels in _combinations(study, method, policy):
+                first = resolve(study.benchmark, flags=flags)
+                chooses = resolve(study.benchmark, flags={**flags, **trial}) if trial else first
                 for seed in study.seeds:
-                    planned = Planned(
-                        replace(chooses if seed in choosing else first, seed=seed), labels
-                    )
+                    config = chooses if seed in choosing else first
+                    planned = Planned(config.with_seed(seed), labels)
                     other = found.setdefault(planned.id, planned).labels["policy"]
                     if other != labels["policy"]:  # one of them would not be in the table
                         names = f"{other!r} and {labels['policy']!r}"
