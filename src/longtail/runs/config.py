@@ -124,7 +124,7 @@ class RunConfig:
         return f'{before}"seed": ', after
 
     def with_seed(self, seed: int) -> RunConfig:
-        """The same run with another seed; to know its id takes a tenth of the time."""
+        """The same run with another seed, whose id is made from the same text."""
         found = replace(self, seed=seed)
         vars(found)["_around_seed"] = self._around_seed
         return found

@@ -26,14 +26,15 @@ def keep_best(
     model: nn.Module,
     score: Any,
     higher_is_better: bool,
-    ties: Sequence[str] = ("first",),
+    ties: Sequence[str] = (),
     loss: Any = None,
     beside: Beside = (),
 ) -> Best:
     """What was best so far, or these weights where their validation score [*lead] is better.
 
     Args:
-        ties: which of equal epochs each policy keeps: "first", "last" or that of smaller "loss".
+        ties: which of equal epochs each policy keeps, "first", "last" or that of smaller "loss";
+            empty for the first everywhere.
         loss: of the validation examples, [*lead], where a tie is decided by it.
         beside: tensors of the method that are kept with the weights, a list for each policy.
     """
@@ -46,11 +47,12 @@ def keep_best(
         return {**new, "weights": [[t.clone() for t in group] for group in groups]}
     old = best["score"]
     better = (score > old if higher_is_better else score < old) | old.isnan()
-    if "last" in ties:
-        better |= (score == old) & _having(ties, "last", score)
+    by_rule = {"first": better, "last": better | (score == old)}
     if "loss" in ties:
-        better |= (score == old) & (new["loss"] < best["loss"]) & _having(ties, "loss", score)
-    masks = better.unbind(0) if better.dim() else [better]
+        by_rule["loss"] = better | ((score == old) & (new["loss"] < best["loss"]))
+    rules = ties or ["first"] * len(groups)
+    masks = [by_rule[tie][i] if score.dim() else by_rule[tie] for i, tie in enumerate(rules)]
+    better = torch.stack(masks) if score.dim() else masks[0]
     for mask, kept, group in zip(masks, best["weights"], groups, strict=True):
         for a, b in zip(kept, group, strict=True):
             torch.where(broadcast(mask, b), b, a, out=a)
@@ -73,12 +75,6 @@ def load_best(best: Best | None, device: torch.device) -> Best | None:
     return {name: value.to(device) for name, value in best.items() if name != "weights"} | {
         "weights": weights
     }
-
-
-def _having(ties: Sequence[str], tie: str, score: Tensor) -> Tensor:
-    """True for the policies that decide by this rule, of a shape that meets scores [*lead]."""
-    found = torch.tensor([each == tie for each in ties], device=score.device)
-    return found.view(-1, *[1] * (score.dim() - 1)) if score.dim() else found[0]
 
 
 def _tensors(model: nn.Module, beside: Beside) -> list[list[Tensor]]:
