@@ -194,6 +194,17 @@ def test_signal_saves_at_once_and_the_next_call_goes_on(tmp_path):
     assert json.loads((out / "timing.json").read_text())["sessions"] == 2
 
 
+def test_a_run_that_does_without_snapshots_ends_the_same_and_begins_anew(tmp_path):
+    train_run(small(), tmp_path / "whole", QUIET)
+    out, never = tmp_path / "without", RunOptions(quiet=True, snapshot_minutes=float("inf"))
+    with pytest.raises(Stopped, match="the same command begins anew"):
+        train_run(small(), out, never, on_step=stop_after(7))
+    train_run(small(), out, never)
+    assert content(out) == content(tmp_path / "whole")
+    assert Snapshots(out / "snapshot").files() == []
+    assert json.loads((out / "timing.json").read_text())["snapshots"]["count"] == 0
+
+
 def stopped_twice(out: Path) -> list[Path]:
     """A run with two snapshots, the newer one further on."""
     for steps in (5, 12):

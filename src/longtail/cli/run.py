@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=2.0,
         metavar="X",
-        help="least time between snapshots (default: 2); 0 writes one after every step",
+        help="least time between snapshots (default: 2); 0: after every step; inf: none",
     )
     add(
         "--log",

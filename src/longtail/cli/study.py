@@ -55,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with Ray: the study folder is on storage all workers share, or is fetched back",
     )
     parser.add_argument(
-        "--snapshot-minutes", type=float, default=2.0, metavar="M", help="time between snapshots"
+        "--snapshot-minutes",
+        type=float,
+        default=2.0,
+        metavar="M",
+        help="least time between snapshots (default: 2); inf: none",
     )
     parser.add_argument(
         "--log",

@@ -53,7 +53,8 @@ class RunOptions:
     Args:
         device: ``cpu``, ``cuda``, ``cuda:1``, ...; ``auto`` is a GPU where there is one.
         threads: CPU threads; None leaves torch's own choice.
-        snapshot_minutes: least time between snapshots; 0 writes one after every step.
+        snapshot_minutes: least time between snapshots; 0 writes one after every step, infinity
+            none, not even of the end.
         quiet: print only warnings and errors.
         json: print JSON lines.
         stop_on_nan: raise `FloatingPointError` where weights or losses are infinite or not a
@@ -407,17 +408,20 @@ class Session:
                     raise
                 raise MemoryError(self._without_memory(error)) from error
             except Interrupted:
-                self.save()
+                if not self.snapshots.never:
+                    self.save()
                 self.write_timing()
+                goes_on = "begins anew" if self.snapshots.never else "goes on from there"
                 text = f"stopped at task {run.position.task} of {len(run.sequence)}"
-                text += f"; the same command goes on from there ({self.files.folder})"
+                text += f"; the same command {goes_on} ({self.files.folder})"
                 raise Stopped(text, request.code) from None
             finally:
                 self.tell.close()
                 if self.journal is not None:
                     self.journal.sync()
         self._look_for_divergence(at_once=True)
-        self.save(keep=1)  # the end is a state too; nothing will fall back from it
+        if not self.snapshots.never:
+            self.save(keep=1)  # the end is a state too; nothing will fall back from it
 
     def _look_for_divergence(self, at_once: bool = False) -> None:
         """Say once that weights or losses are not finite; a GPU is waited for, so now and then.

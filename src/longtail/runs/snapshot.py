@@ -14,6 +14,7 @@ time passed,
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import random
 import time
@@ -42,7 +43,8 @@ class Snapshots:
 
     Args:
         folder: where they lie; made at the first save.
-        minutes: least time between two. 0 means that one is always due, at whatever cost.
+        minutes: least time between two. 0 means that one is always due, at whatever cost;
+            infinity that there are none.
         config: plain settings, kept in every snapshot; `load` refuses one made with others.
         share: largest part of the run's time that snapshots may take.
         warn: told, in a sentence, when a damaged snapshot is passed over.
@@ -70,6 +72,11 @@ class Snapshots:
         self._cost = 0.0
         self._clock = clock
         self._start = self._last = clock()
+
+    @property
+    def never(self) -> bool:
+        """Whether the run does without: what is stopped begins anew."""
+        return self._interval == math.inf
 
     def due(self) -> bool:
         now = self._clock()
