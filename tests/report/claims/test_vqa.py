@@ -50,6 +50,15 @@ def test_without_rows_of_replay_nothing_is_said_of_it() -> None:
     assert not [c for c in claims if "replays" in c["claim"]]
 
 
+def test_an_adamw_that_is_kept_is_compared_where_it_has_rows() -> None:
+    rows = paper_rows()
+    ours = [row for row in rows if row.get("policy") == "continual"]
+    rows += [{**row, "policy": "carry", "RP": row["RP"] - 1.0} for row in ours[:2]]
+    rows[-1]["RP"] += 2.0
+    text = "RP with MC is above that of an AdamW kept across tasks"
+    assert [c["verdict"] for c in vqa(rows) if text in c["claim"]] == ["holds", "fails"]
+
+
 def test_a_gap_that_shrinks_is_named() -> None:
     rows = paper_rows()
     for row in rows:
