@@ -288,6 +288,22 @@ def test_figures_in_three_forms_and_the_same_twice(tmp_path: Path):
     assert again == {path.name: path.read_bytes() for path in paths}
 
 
+def test_a_figure_says_how_many_lines_it_leaves_out(tmp_path: Path, monkeypatch):
+    write_study(tmp_path, tasks=40, every=5, seeds=1)
+    results = load(tmp_path)
+    groups = group(results.runs)
+    assert len(groups) < figures.MOST_LINES
+
+    def legend() -> str:
+        table = tables.build(results, groups)
+        figures.write(groups, table, tmp_path / "out", ("continual", "reset"), ["rp_by_tasks"])
+        return (tmp_path / "out" / "rp_by_tasks.svg").read_text()
+
+    assert "not drawn" not in legend()
+    monkeypatch.setattr(figures, "MOST_LINES", len(groups) - 2)
+    assert "<!-- and 2 more, not drawn -->" in legend()
+
+
 def test_colours_tell_methods_apart_or_the_policies_of_one():
     def colours(*labels: tuple[str, str]) -> list[str]:
         groups = [Group({"method": m, "policy": p}, []) for m, p in labels]

@@ -40,7 +40,8 @@ NAMES = (
     "task_sizes",
     "plane",
 )
-MOST_LINES = 14
+MOST_LINES = 21  # six methods with three policies, and some more
+LEGEND_LINE = 0.17  # inches
 PRINT = 0.7  # lines on paper in terms of those on a screen
 SVG_DPI = 72  # a layout for these also fits PDF, and PNG well enough
 
@@ -167,7 +168,9 @@ def _lines(
             label = line_label(everything, g.line)
             if zero and "row" not in g.labels:
                 label = display("method", g.labels.get("method")) + g.mark
-            few, colour = "." if len(s.x) < 30 and look.strong(g) else "", look.colour(g)
+            alone = len(s.x) == 1  # as of multi-task training, which is scored at the end
+            few = "." if alone or (len(s.x) < 30 and look.strong(g)) else ""
+            colour = look.colour(g)
             width, on_top = PRINT * look.width(g), 3 if look.strong(g) else 2
             (entries[label],) = ax.plot(
                 s.x, s.mean, dash, marker=few, color=colour, lw=width, zorder=on_top
@@ -184,6 +187,9 @@ def _lines(
             entries[line_label([*everything, *(lost or ())], g.line)] = ax.scatter(
                 [], [], marker=DIVERGED, color=look.colour(g)
             )
+        if len(lines) > MOST_LINES:
+            left_out = f"and {len(lines) - MOST_LINES} more, not drawn"
+            entries[left_out] = ax.scatter([], [], marker="")
         ax.set(title=title, xlabel=x, ylabel=y if ax is axes[0] else "")
         if zero:
             ax.axhline(0, color="grey", lw=0.8)
@@ -204,6 +210,8 @@ def _lines(
 
 def _legend(figure: Figure, entries: dict[str, Any]) -> None:
     if len(entries) > 1:
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width, max(height, LEGEND_LINE * (len(entries) + 1)))
         place = "outside right upper"
         figure.legend(entries.values(), entries.keys(), loc=place, fontsize=8, frameon=False)
 
