@@ -295,19 +295,6 @@ def multitask_above(rows: Rows) -> Claim:
     return above(text, top, best, multitask=top["RP"], best=best["RP"])
 
 
-def above_kept(rows: Rows, method: str) -> list[Claim]:
-    """With MC against an AdamW kept across tasks, where a method has both rows.
-
-    The paper does not speak of it; it is what most people do.
-    """
-    try:
-        ours, kept = (find(rows, method=method, policy=p) for p in ("continual", "carry"))
-    except KeyError:
-        return []
-    text = f"{METHOD_NAMES[method]}: RP with MC is above that of an AdamW kept across tasks"
-    return [above(text, ours, kept, with_mc=ours["RP"], kept=kept["RP"])]
-
-
 @register("order_of_methods")
 def order_of_methods(rows: Rows) -> list[Claim]:
     """Methods with MC rank as in the paper: Spearman's correlation of RP is positive."""

@@ -2,8 +2,7 @@
 
 With MC every method retains more, forgets less and gains from later tasks (positive backward
 transfer); replay with MC is best; multi-task training bounds all. The gap grows with the number of
-tasks (its Figure 1, right). Of an AdamW that is kept across tasks stands one claim of ours for each
-method.
+tasks (its Figure 1, right). What it finds on WSD-CL too stands in `long_sequences.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from longtail.report.checks import (
     Claim,
     Rows,
     above,
-    above_kept,
     at_least,
     claim,
     find,
@@ -24,8 +22,14 @@ from longtail.report.checks import (
     with_and_without,
     within,
 )
+from longtail.report.claims.long_sequences import (
+    POLICIES,
+    above_kept,
+    finetune_beats,
+    improves_every,
+    nearer_to_mtl,
+)
 
-POLICIES = ("continual", "reset")
 REPLAY = ("reservoir", "derpp")
 BOUNDS = (60.0, 90.0)  # of RP in multi-task training: a world that is neither hopeless nor trivial
 
@@ -34,7 +38,10 @@ def vqa(rows: Rows) -> list[Claim]:
     """All claims; one for each method where the paper makes it of every method."""
     methods = list(dict.fromkeys(r["method"] for r in rows if r["method"] != "multitask"))
     claims = difficulty(rows)
-    claims += [_compare(rows, method, "RP", "raises", 1) for method in methods]
+    raised = [_compare(rows, method, "RP", "raises", 1) for method in methods]
+    claims += [*raised, improves_every(raised)]
+    if "finetune" in methods:
+        claims.append(finetune_beats(rows, methods))
     claims += [_compare(rows, method, "FGT", "lowers", -1) for method in methods]
     claims += [_compare(rows, method, "BWT", "raises", 1) for method in methods]
     for method in methods:
@@ -44,6 +51,7 @@ def vqa(rows: Rows) -> list[Claim]:
     if {method in REPLAY for method in methods} == {True, False}:
         claims.append(_best_is_replay(rows, methods))
     claims.append(multitask_above(rows))
+    claims += [nearer_to_mtl(rows, method) for method in methods]
     claims += [_gap_grows(rows, method) for method in methods if _has_curve(rows, method)]
     return claims + [c for method in methods for c in above_kept(rows, method)]
 

@@ -1,12 +1,8 @@
 """What the paper finds on WSD-CL, as claims on our rows.
 
-    "Continual AdamW improves every method"              RP with MC above RP without, each method
-    "Finetune with MC beats every method without"        the largest RP without MC is below it
     "The gap grows with the number of tasks" (Figure 1)  slope of the RP difference, and its ends
-    "The gap to MTL is less significant with MC"         MTL minus RP is smaller with than without
 
-"Without" is an AdamW that starts anew with every task, as the paper has it. Of an AdamW that is
-kept as it is, which the paper does not speak of, stands one claim of ours for each method.
+and those that it also makes of VQA-CL (`long_sequences.py`).
 
 A single evaluation point swings by what the last few tasks happen to be, so beside RP at the end
 stands `late.RP`, the mean over the evaluation points of the last quarter of the tasks.
@@ -23,21 +19,23 @@ from longtail.report.checks import (
     Row,
     Rows,
     above,
-    above_kept,
     claim,
-    every,
     find,
     gap_grows,
     margin,
-    verdict_of,
     with_and_without,
+)
+from longtail.report.claims.long_sequences import (
+    POLICIES,
+    above_kept,
+    finetune_beats,
+    improves_every,
+    nearer_to_mtl,
 )
 from longtail.report.labelling import NO_WARM_UP
 
-POLICIES = ("continual", "reset")
 BASELINES = ("chance", "most_frequent_sense", "wordnet_first_sense")
 LATE = "late.RP"
-METHODS = 6  # of the paper's table, but for multi-task training
 
 
 def wsd(rows: Rows) -> list[Claim]:
@@ -63,12 +61,12 @@ def _comparisons(rows: Rows) -> list[Claim]:
     methods = _methods(rows, POLICIES)
     claims = [_improves(rows, method) for method in methods]
     if len(methods) > 1:
-        claims.append(_every(claims))
+        claims.append(improves_every(claims))
     if "finetune" in methods:
-        claims += [_finetune_beats(rows, methods)] if len(methods) > 1 else []
+        claims += [finetune_beats(rows, methods)] if len(methods) > 1 else []
     claims += [c for method in methods for c in _gap_grows(rows, method)]
     if any(row["method"] == "multitask" for row in rows):
-        claims += [_nearer_to_mtl(rows, method) for method in methods]
+        claims += [nearer_to_mtl(rows, method) for method in methods]
     return claims + [c for method in _methods(rows) for c in above_kept(rows, method)]
 
 
@@ -148,26 +146,6 @@ def _improves(rows: Rows, method: str) -> Claim:
     return above(f"{METHOD_NAMES[method]}: MC raises RP", ours, theirs, **numbers)
 
 
-def _every(claims: list[Claim]) -> Claim:
-    gains = {c["claim"].partition(":")[0]: c["numbers"]["difference"] for c in claims}
-    text = f"Continual AdamW improves every method{_of(len(claims))}"
-    return claim(text, every(map(verdict_of, claims)), **gains)
-
-
-def _finetune_beats(rows: Rows, methods: list[str]) -> Claim:
-    ours = find(rows, method="finetune", policy="continual")
-    others = {METHOD_NAMES[m]: find(rows, method=m, policy="reset") for m in methods}
-    best = max(others.values(), key=lambda r: r["RP"])
-    numbers = {name: row["RP"] for name, row in others.items()}
-    text = f"Finetune with MC beats every method without{_of(len(methods))}"
-    return above(text, ours, best, finetune_with_mc=ours["RP"], **numbers)
-
-
-def _of(count: int) -> str:
-    """What a claim on every method adds where not all of the paper's have rows."""
-    return "" if count == METHODS else f", of the {count} that have rows"
-
-
 def _gap_grows(rows: Rows, method: str) -> list[Claim]:
     ours, theirs = (find(rows, method=method, policy=p) for p in POLICIES)
     if "RP_curve" not in ours or "RP_curve" not in theirs or len(ours["RP_curve"]) < 4:
@@ -176,17 +154,6 @@ def _gap_grows(rows: Rows, method: str) -> list[Claim]:
     if method != "finetune":  # the paper's figure is of Finetune
         text = f"{METHOD_NAMES[method]}: the gap between with MC and without grows with the tasks"
     return [gap_grows(text, ours, theirs)]
-
-
-def _nearer_to_mtl(rows: Rows, method: str) -> Claim:
-    known = [r for r in rows if r["method"] == "multitask" and r["RP"] is not None]
-    top = max(known, key=lambda r: r["RP"])["RP"]
-    ours, theirs = (find(rows, method=method, policy=p) for p in POLICIES)
-    text = f"{METHOD_NAMES[method]}: the gap to MTL shrinks with MC"
-    numbers = {"mtl": top, "gap_with_mc": top - ours["RP"], "gap_without_mc": top - theirs["RP"]}
-    if max(ours["RP"], theirs["RP"]) <= top:  # then the gaps differ as the two rows do
-        return above(text, ours, theirs, **numbers)
-    return claim(text, abs(numbers["gap_with_mc"]) < abs(numbers["gap_without_mc"]), **numbers)
 
 
 def _baselines(rows: Rows) -> list[Claim]:
