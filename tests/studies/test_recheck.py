@@ -31,7 +31,7 @@ def test_published_checks_follow_from_the_published_rows(path: Path, recheck: Mo
         assert json.loads(json.dumps(recheck.recheck(table, names))) == table["checks"]
 
 
-@pytest.mark.parametrize("folder", ["vqa", "nlp5", "nlp5_long_tail", "wsd/capped"])
+@pytest.mark.parametrize("folder", ["nlp5", "nlp5_long_tail", "wsd/capped"])
 def test_no_published_row_has_drawn_with_replacement(folder: str) -> None:
     """Replay draws without it since a commit that these tables' runs are older than."""
     table = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))
@@ -114,10 +114,12 @@ def named(cell: str) -> tuple[str, str]:
 
 
 def lines(page: str, words: str) -> list[list[str]]:
-    """The cells of the first table after these words, without its head and emphasis."""
+    """The cells of the first table after these words, or with this head, without its emphasis."""
     text = (scripts.ROOT / page).read_text("utf-8").replace("*", "")
     _, found, rest = text.partition(words)
     assert found, words
+    if words.startswith("| "):
+        rest = f"\n{words}{rest}"
     table = rest[rest.index("\n|") + 1 :].partition("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
@@ -128,6 +130,7 @@ def lines(page: str, words: str) -> list[list[str]]:
         ("wsd", "capped_rates/all_rates", "them at the end (`capped", "3e-6 1e-5 3e-5 1e-4"),
         ("seq_cifar10", "all_rates", "is scored on the others", "1e-5 1e-4 1e-3"),
         ("seq_cifar10", "four_fifths", "of the held-out", "1e-5 1e-4 1e-3"),
+        ("vqa", "all_rates", "at the end chooses the rate", "1.5e-5 5e-5 1.5e-4"),
     ],
 )
 def test_the_scores_that_chose_are_the_stored_ones(
@@ -135,7 +138,8 @@ def test_the_scores_that_chose_are_the_stored_ones(
 ) -> None:
     """Every score, and that none is left out."""
     text = (RESULTS / page / folder / "table.json").read_text("utf-8")
-    rows = [row for row in json.loads(text)["rows"] if row.get("chooses")]
+    rows = json.loads(text)["rows"]
+    rows = [row for row in rows if row.get("chooses")] or rows  # or they choose by their own seeds
     found = {(r["method"], r["policy"], r["lr"]): r["validation"] for r in rows}
     shown = {}
     for name, *cells in lines(f"results/{page}/README.md", words):
@@ -174,21 +178,49 @@ def test_the_scores_of_split_cifar10_are_the_stored_ones(page: str) -> None:
     assert not found
 
 
-def test_the_scores_of_generated_scenes_are_the_stored_ones() -> None:
-    """Each metric with MC and without, and the paper's in brackets."""
+@pytest.mark.parametrize(
+    ("page", "metrics", "digits"),
+    [
+        ("results/vqa/README.md", METRICS, 2),
+        ("docs/benchmarks/vqa.md", ("RP",), 2),
+        ("docs/results.md", ("RP",), 1),
+        ("REPRODUCIBILITY.md", ("RP",), 1),
+    ],
+)
+def test_the_scores_of_generated_scenes_are_the_stored_ones(
+    page: str, metrics: tuple[str, ...], digits: int
+) -> None:
+    """With MC, with AdamW kept and anew: each with its standard error, and the paper's."""
     rows = json.loads((RESULTS / "vqa/table.json").read_text("utf-8"))["rows"]
     found = {(row["method"], row["policy"]): row for row in rows}
-    named = set()
-    for name, *cells in lines("results/vqa/README.md", "Percent, after 1,000 tasks"):
-        columns = [(metric, p) for metric in METRICS for p in ("continual", "reset")]
-        method = METHODS[name.replace("multi-task", "multi-task training")]
-        named.add(method)
-        for (metric, policy), cell in zip(columns, cells, strict=True):
-            row = found.get((method, policy), {metric: None})
-            known = row[metric] is not None
-            shown = f"{row[metric]:.2f} ({row[f'{metric}_paper']:.2f})" if known else ""
-            assert cell == shown, (name, metric, policy)
-    assert named == {method for method, _ in found}
+
+    def shown(row: dict, metric: str) -> str:
+        if row.get(metric) is None:
+            return ""
+        text = f"{row[metric]:.{digits}f}"
+        if row[f"{metric}_se"] is not None:
+            text += f" ± {row[f'{metric}_se']:.{digits}f}"
+        paper = row.get(f"{metric}_paper")
+        return text if paper is None else f"{text} ({paper:.{digits}f})"
+
+    for metric in metrics:
+        head = f"| {metric} | with MC | AdamW kept | AdamW anew |"
+        table = {METHODS[name]: cells for name, *cells in lines(page, head)}
+        assert {*table} == {method for method, p in found if found[method, p][metric] is not None}
+        for method, cells in table.items():
+            rows_of = [found.get((method, p), {}) for p in ("continual", "carry", "reset")]
+            assert cells == [shown(row, metric) for row in rows_of], (method, metric)
+
+
+def test_generated_scenes_by_size_are_the_stored_ones() -> None:
+    rows = json.loads((RESULTS / "vqa/table.json").read_text("utf-8"))["rows"]
+    found = {(row["method"], row["policy"]): row for row in rows}
+    for name, *cells in lines("results/vqa/README.md", "RP by size of the task"):
+        method = METHODS[name]
+        policies = [p for p in ("continual", "carry", "reset") if (method, p) in found]
+        for part, cell in zip(("head", "body", "tail"), cells, strict=True):
+            values = [found[method, p][f"breakdown.{part}.RP"] for p in policies]
+            assert cell == " / ".join(f"{value:.2f}" for value in values), (name, part)
 
 
 def test_what_the_readme_says_of_the_rivals_is_in_their_table() -> None:
@@ -197,6 +229,8 @@ def test_what_the_readme_says_of_the_rivals_is_in_their_table() -> None:
     found = {(row["benchmark"], row["method"], row["policy"]): row["RP"] for row in rows}
     capped = json.loads((RESULTS / "wsd/capped_rates" / "table.json").read_text("utf-8"))["rows"]
     found |= {("wsd", r["method"], "reset"): r["RP"] for r in capped if r["policy"] == "reset"}
+    scenes = json.loads((RESULTS / "vqa" / "table.json").read_text("utf-8"))["rows"]
+    found |= {("vqa", r["method"], r["policy"]): r["RP"] for r in scenes}
     readme = (scripts.ROOT / "README.md").read_text("utf-8")
     part = readme.partition("**One buffer more")[2].partition("The table is the paper's")[0]
     text = " ".join(part.split())
@@ -222,6 +256,10 @@ def test_what_the_readme_says_of_the_rivals_is_in_their_table() -> None:
     pattern = r"AdamW reset #%, AdamW kept #%, Continual AdamW #%, with the average #%; "
     pattern += r"with replay, [a-z ,]*, #% and #%; multi-task training #%\."
     said(pattern, *words, ("wsd", "multitask", "multitask"))
+    asked = [("vqa", "finetune", p) for p in ("reset", "carry", plain)]
+    asked += [("vqa", "reservoir", plain), ("vqa", "multitask", "reset")]
+    pattern = r"three seeds: AdamW reset #%, AdamW kept #%, Continual AdamW #%, with replay #%; "
+    said(pattern + r"multi-task training, one seed, #%\.", *asked)
     made = [("synthetic", "finetune", p) for p in ("reset", "carry", plain)]
     pattern = "an error of # with Adam reset, # with Adam kept, # with Continual Adam, # with the"
     said(pattern, *made, ("synthetic", "finetune", f"{constant}, task average"))
@@ -297,9 +335,9 @@ def test_when_it_helps_is_what_the_tables_say() -> None:
     """Every cell of that table, and every difference with its verdict, from the seeds' numbers."""
     page = (scripts.ROOT / "docs" / "continual_adam.md").read_text("utf-8")
     folders = {"FS-Mol": "fsmol", "word senses": "wsd/capped_rates", "split MNIST": "seq_mnist"}
-    folders["split CIFAR-10"] = "seq_cifar10"
+    folders |= {"split CIFAR-10": "seq_cifar10", "generated scenes": "vqa"}
     cases = re.findall(rf"^\| ({'|'.join(folders)}): [^|]* \| (.*) \|$", page, re.MULTILINE)
-    assert len(cases) == 26
+    assert len(cases) == 28
     for sequence, line in cases:
         rows = json.loads((RESULTS / folders[sequence] / "table.json").read_text("utf-8"))["rows"]
         label, *cells = line.split(" | ")
