@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -463,6 +464,24 @@ def test_other_seeds_keep_the_finished_runs_and_the_report_says_where_from(tmp_p
     assert study(path, "--out", out, "--seeds", 3, "--no-report") == 0
     assert load(out).state == "2 of 2 runs finished."
     assert load(out).problems[0].startswith("6 runs in this folder are not in its plan.json")
+
+
+def test_runs_of_several_folders_become_one_study(tmp_path: Path, capsys):
+    file = study_file(tmp_path)
+    for policy in ("continual", "reset"):  # as two machines would share them
+        only = ("--only", f"policy={policy}")
+        assert study(file, "--out", tmp_path / policy, "--no-report", "--quiet", *only) == 0
+        for kind in ("runs", "stacks"):
+            if (tmp_path / policy / kind).is_dir():
+                shutil.copytree(
+                    tmp_path / policy / kind, tmp_path / "one" / kind, dirs_exist_ok=True
+                )
+    assert study(file, "--out", tmp_path / "whole", "--no-report", "--quiet") == 0
+    capsys.readouterr()
+    assert study(file, "--out", tmp_path / "one") == 0
+    assert "0 runs computed, 4 were finished before" in capsys.readouterr().out
+    one, whole = load(tmp_path / "one"), load(tmp_path / "whole")
+    assert [r.summary["RP"] for r in one.runs] == [r.summary["RP"] for r in whole.runs]
 
 
 def test_running_rp_is_not_forgotten(tmp_path: Path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from longtail.report.claims.vqa import difficulty, vqa
 from longtail.report.paper import _table
 
@@ -59,6 +61,23 @@ def test_an_adamw_that_is_kept_is_compared_where_it_has_rows() -> None:
     rows[-1]["RP"] += 2.0
     text = "RP with MC is above that of an AdamW kept across tasks"
     assert [c["verdict"] for c in vqa(rows) if text in c["claim"]] == ["holds", "fails"]
+
+
+def test_what_has_no_rows_yet_is_not_asked() -> None:
+    """Claims on the rows that are there are not lost with the others."""
+    rows = [
+        row
+        for row in paper_rows()
+        if row["method"] != "multitask"
+        and (row["method"], row["policy"]) not in {("finetune", "continual"), ("ewc", "reset")}
+    ]
+    texts = [c["claim"] for c in vqa(rows)]
+    assert "DER++: MC raises RP" in texts
+    assert not [text for text in texts if text.startswith(("Finetune", "EWC:"))]
+    assert not [text for text in texts if "ulti-task" in text or "MTL" in text]
+    assert "Continual AdamW improves every method, of the 4 that have rows" in texts
+    with pytest.raises(KeyError, match="policy continual"):
+        vqa([row for row in rows if row["policy"] == "continual"])
 
 
 def test_a_gap_that_shrinks_is_named() -> None:

@@ -19,6 +19,13 @@ POLICIES = ("continual", "reset")
 METHODS = 6  # of the paper's tables, but for multi-task training
 
 
+def methods_with(rows: Rows, policies: Sequence[str] = ()) -> list[str]:
+    """Methods that have rows of all these; multi-task training is no sequence of tasks."""
+    found = dict.fromkeys(r["method"] for r in rows if r["method"] != "multitask")
+    having = {p: {r["method"] for r in rows if r.get("policy") == p} for p in policies}
+    return [m for m in found if all(m in having[p] for p in policies)]
+
+
 def improves_every(claims: Sequence[Claim]) -> Claim:
     """That all of these hold, which say of one method each that MC raises its RP."""
     gains = {c["claim"].partition(":")[0]: c["numbers"]["difference"] for c in claims}

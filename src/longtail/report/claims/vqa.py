@@ -27,6 +27,7 @@ from longtail.report.claims.long_sequences import (
     above_kept,
     finetune_beats,
     improves_every,
+    methods_with,
     nearer_to_mtl,
 )
 
@@ -35,8 +36,14 @@ BOUNDS = (60.0, 90.0)  # of RP in multi-task training: a world that is neither h
 
 
 def vqa(rows: Rows) -> list[Claim]:
-    """All claims; one for each method where the paper makes it of every method."""
-    methods = list(dict.fromkeys(r["method"] for r in rows if r["method"] != "multitask"))
+    """The claims that the table has rows for; one for each method where the paper makes it so.
+
+    Raises:
+        KeyError: no method has rows with MC and without.
+    """
+    methods = methods_with(rows, POLICIES)
+    if not methods:
+        raise KeyError("rows of a method with policy continual and with reset")
     claims = difficulty(rows)
     raised = [_compare(rows, method, "RP", "raises", 1) for method in methods]
     claims += [*raised, improves_every(raised)]
@@ -50,10 +57,11 @@ def vqa(rows: Rows) -> list[Claim]:
         claims.append(at_least(text, row, 0.0, "BWT", **_paper(row, "BWT")))
     if {method in REPLAY for method in methods} == {True, False}:
         claims.append(_best_is_replay(rows, methods))
-    claims.append(multitask_above(rows))
-    claims += [nearer_to_mtl(rows, method) for method in methods]
+    if any(row["method"] == "multitask" for row in rows):
+        claims.append(multitask_above(rows))
+        claims += [nearer_to_mtl(rows, method) for method in methods]
     claims += [_gap_grows(rows, method) for method in methods if _has_curve(rows, method)]
-    return claims + [c for method in methods for c in above_kept(rows, method)]
+    return claims + [c for method in methods_with(rows) for c in above_kept(rows, method)]
 
 
 def difficulty(rows: Rows) -> list[Claim]:

@@ -30,6 +30,7 @@ from longtail.report.claims.long_sequences import (
     above_kept,
     finetune_beats,
     improves_every,
+    methods_with,
     nearer_to_mtl,
 )
 from longtail.report.labelling import NO_WARM_UP
@@ -58,7 +59,7 @@ def wsd(rows: Rows) -> list[Claim]:
 
 
 def _comparisons(rows: Rows) -> list[Claim]:
-    methods = _methods(rows, POLICIES)
+    methods = methods_with(rows, POLICIES)
     claims = [_improves(rows, method) for method in methods]
     if len(methods) > 1:
         claims.append(improves_every(claims))
@@ -67,7 +68,7 @@ def _comparisons(rows: Rows) -> list[Claim]:
     claims += [c for method in methods for c in _gap_grows(rows, method)]
     if any(row["method"] == "multitask" for row in rows):
         claims += [nearer_to_mtl(rows, method) for method in methods]
-    return claims + [c for method in _methods(rows) for c in above_kept(rows, method)]
+    return claims + [c for method in methods_with(rows) for c in above_kept(rows, method)]
 
 
 def wsd_diagnosis(rows: Rows) -> list[Claim]:
@@ -129,13 +130,6 @@ def _late(**rows: dict[str, Any]) -> dict[str, Any]:
 
 def _with(policy: str) -> str:
     return {"continual": "with MC", "carry": "with AdamW kept"}.get(policy, "without MC")
-
-
-def _methods(rows: Rows, policies: tuple[str, ...] = ()) -> list[str]:
-    """Methods that have rows of all these; multi-task training is no sequence of tasks."""
-    found = dict.fromkeys(r["method"] for r in rows if r["method"] != "multitask")
-    having = {p: {r["method"] for r in rows if r["policy"] == p} for p in policies}
-    return [m for m in found if all(m in having[p] for p in policies)]
 
 
 def _improves(rows: Rows, method: str) -> Claim:
