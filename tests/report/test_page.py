@@ -304,6 +304,30 @@ def test_a_figure_says_how_many_lines_it_leaves_out(tmp_path: Path, monkeypatch)
     assert "<!-- and 2 more, not drawn -->" in legend()
 
 
+def test_the_page_says_what_its_figures_leave_out(tmp_path: Path, monkeypatch):
+    write_study(tmp_path, tasks=40, every=5, seeds=1)
+
+    def text() -> str:
+        assert report(tmp_path, "--no-figures", "--quiet") == 0
+        return (tmp_path / "report.html").read_text()
+
+    words = ("have no lines", "not drawn", "RP of the first")
+    assert not [found for found in words if found in text()]
+    monkeypatch.setattr(plots, "MOST_LINES", 4)
+    monkeypatch.setattr(plots, "MOST_HEATS", 3)
+    monkeypatch.setattr(plots, "MOST_POINTS", 2)
+    whole = text()
+    assert "The last 2 rows of the table have no lines." in whole
+    assert "and of 1 more rows, not drawn" in whole
+    assert "blue: holds" in whole
+    assert "; and 1 more, not drawn" in whole
+    results = load(tmp_path)
+    groups = group(results.runs)
+    dots = plots._dot_figure(groups, tables.build(results, groups), ("continual", "reset"))
+    assert dots
+    assert dots[0].startswith("RP of the first 2 of 6 rows, mean ± standard error")
+
+
 def test_colours_tell_methods_apart_or_the_policies_of_one():
     def colours(*labels: tuple[str, str]) -> list[str]:
         groups = [Group({"method": m, "policy": p}, []) for m, p in labels]

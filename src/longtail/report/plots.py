@@ -35,7 +35,7 @@ DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dotdash"}
 MARKERS = ["circle", "square", "diamond", "triangle", "inverted_triangle", "plus", "star", "x"]
 MOST_LINES = 60
 MOST_HEATS = 12
-MOST_POINTS = 16
+MOST_POINTS = 24
 VERDICT_COLOURS = {"holds": "#0072B2", "undecided": "#8a8f98", "fails": "#D55E00"}
 
 
@@ -44,10 +44,12 @@ class Plots:
 
     def __init__(self, groups: list[Group], table: Table, pair: tuple[str, str]) -> None:
         self.groups, self.table, self.pair = groups[:MOST_LINES], table, pair
+        self.left_out = len(groups) - len(self.groups)
         self.look, self.scale = Look(groups, pair), scale_of(table)
         self.lines = list(dict.fromkeys(g.line for g in self.groups))
         self.found: list[tuple[str, str, figure]] = []
         self.heats: list[str] = []
+        self.heats_left_out = 0
         self._draw()
 
     def legend(self) -> list[tuple[str, str, str, float]]:
@@ -205,6 +207,7 @@ class Plots:
 
         heats = [(g, series.heat(run, self.scale)) for g in self.groups for run in g.whole[:1]]
         found = [(g, h) for g, h in heats if h]
+        self.heats_left_out = max(0, len(found) - MOST_HEATS)
         found = found[:MOST_HEATS]
         if not found:
             return
@@ -260,9 +263,11 @@ def finding_figure(
         named = [p for p in both if about[0] in map(str, p[0].labels.values())]
         if named or both:
             return _curves_figure(list((named or both)[0]), table, about[0] if named else "")
-    points = found.points()[:MOST_POINTS]
+    points = found.points()
     if len(points) > 0 and all(name for name, *_ in points):
-        return _change_figure(points, found, table)
+        caption, plot = _change_figure(points[:MOST_POINTS], found, table)
+        more = len(points) - MOST_POINTS
+        return (f"{caption}; and {more} more, not drawn" if more > 0 else caption), plot
     alone = [g for g in groups if len(g.curves[0]) > 1]
     if len(groups) == 1 and alone:
         return _curves_figure([alone[0]], table, "")
@@ -339,7 +344,7 @@ def _change_figure(
 def _dot_figure(
     groups: list[Group], table: Table, pair: tuple[str, str]
 ) -> tuple[str, figure] | None:
-    """RP of every row with its standard error."""
+    """RP of every row with its standard error, of many rows the first."""
     from bokeh.models import ColumnDataSource, HoverTool, Scatter, Segment
 
     look = Look(groups, pair)
@@ -347,7 +352,8 @@ def _dot_figure(
         (g, row["RP"], row.get("RP_se") or 0.0)
         for g, row in zip(groups, table.rows, strict=True)
         if row["RP"] is not None
-    ][:MOST_POINTS]
+    ]
+    every, rows = len(rows), rows[:MOST_POINTS]
     if table.mixed or len(rows) < 2:
         return None
     means, errors = np.array([r[1] for r in rows]), np.array([r[2] for r in rows])
@@ -363,7 +369,8 @@ def _dot_figure(
     dot = Scatter(x="mean", y="name", size=12, line_color="colour", fill_color="colour")
     tips = [("", "@name"), ("RP", "@mean{0.0000}"), ("standard error", "@se{0.0000}")]
     plot.add_tools(HoverTool(renderers=[plot.add_glyph(source, dot)], tooltips=tips))
-    return "RP of every row, mean ± standard error" + _axis_words(Axis(kind)), plot
+    which = "every row" if every == len(rows) else f"the first {len(rows)} of {every} rows"
+    return f"RP of {which}, mean ± standard error" + _axis_words(Axis(kind)), plot
 
 
 def _rows_figure(names: list[str], x: str, kind: str) -> figure:

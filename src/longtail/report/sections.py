@@ -144,14 +144,18 @@ def figures_section(drawn: Plots, items: list[dict[str, Any]]) -> str:
     ]
     if any(g.diverged for g in drawn.groups):
         shown.append("<span>✕ † where a seed diverged; it is in no line.</span>")
+    if drawn.left_out:
+        shown.append(f"<span>The last {drawn.left_out} rows of the table have no lines.</span>")
     shown.append("</p>")
     if drawn.heats:
+        more = drawn.heats_left_out
+        left_out = f"<span>and of {more} more rows, not drawn</span>" if more else ""
         choices = "".join(
             f'<option value="{i}">{escape(n)}</option>' for i, n in enumerate(drawn.heats)
         )
         shown.append(
             '<p class="row"><label>Score matrix of '
-            f'<select id="heat">{choices}</select></label></p>'
+            f'<select id="heat">{choices}</select></label>{left_out}</p>'
         )
     plots = [
         _plot(f"plot{i}", caption, plot, items) for i, (_, caption, plot) in enumerate(drawn.found)
