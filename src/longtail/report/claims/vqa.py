@@ -7,11 +7,13 @@ tasks (its Figure 1, right). What it finds on WSD-CL too stands in `long_sequenc
 
 from __future__ import annotations
 
-from longtail.names import METHOD_NAMES
+import math
+
 from longtail.report.checks import (
     Claim,
     Rows,
     above,
+    above_all,
     at_least,
     claim,
     find,
@@ -25,6 +27,7 @@ from longtail.report.checks import (
 from longtail.report.claims.long_sequences import (
     POLICIES,
     above_kept,
+    called,
     finetune_beats,
     improves_every,
     methods_with,
@@ -39,29 +42,30 @@ def vqa(rows: Rows) -> list[Claim]:
     """The claims that the table has rows for; one for each method where the paper makes it so.
 
     Raises:
-        KeyError: no method has rows with MC and without.
+        KeyError: no method has rows that can be compared.
     """
     methods = methods_with(rows, POLICIES)
-    if not methods:
-        raise KeyError("rows of a method with policy continual and with reset")
+    kept = [c for method in methods_with(rows) for c in above_kept(rows, method)]
+    if not methods and not kept:
+        raise KeyError("rows of a method with policy continual and with reset or carry")
     claims = difficulty(rows)
     raised = [_compare(rows, method, "RP", "raises", 1) for method in methods]
-    claims += [*raised, improves_every(raised)]
-    if "finetune" in methods:
+    claims += [*raised, *([improves_every(raised)] if len(methods) > 1 else [])]
+    if "finetune" in methods and len(methods) > 1:
         claims.append(finetune_beats(rows, methods))
     claims += [_compare(rows, method, "FGT", "lowers", -1) for method in methods]
     claims += [_compare(rows, method, "BWT", "raises", 1) for method in methods]
     for method in methods:
         row = find(rows, method=method, policy="continual")
-        text = f"{METHOD_NAMES[method]}: backward transfer is positive with MC"
+        text = f"{called(method)}: backward transfer is positive with MC"
         claims.append(at_least(text, row, 0.0, "BWT", **_paper(row, "BWT")))
     if {method in REPLAY for method in methods} == {True, False}:
         claims.append(_best_is_replay(rows, methods))
     if any(row["method"] == "multitask" for row in rows):
         claims.append(multitask_above(rows))
-        claims += [nearer_to_mtl(rows, method) for method in methods]
+        claims += [c for method in methods for c in nearer_to_mtl(rows, method)]
     claims += [_gap_grows(rows, method) for method in methods if _has_curve(rows, method)]
-    return claims + [c for method in methods_with(rows) for c in above_kept(rows, method)]
+    return claims + kept
 
 
 def difficulty(rows: Rows) -> list[Claim]:
@@ -82,18 +86,18 @@ def difficulty(rows: Rows) -> list[Claim]:
 
 def _compare(rows: Rows, method: str, metric: str, word: str, sign: int) -> Claim:
     ours, theirs = (find(rows, method=method, policy=policy) for policy in POLICIES)
-    text = f"{METHOD_NAMES[method]}: MC {word} {metric}"
+    text = f"{called(method)}: MC {word} {metric}"
     numbers = with_and_without(ours, theirs, metric)
     return above(text, ours, theirs, metric, lower=sign < 0, **numbers)
 
 
 def _best_is_replay(rows: Rows, methods: list[str]) -> Claim:
     with_mc = {m: find(rows, method=m, policy="continual") for m in methods}
-    replay = max((m for m in methods if m in REPLAY), key=lambda m: with_mc[m]["RP"])
-    other = max((m for m in methods if m not in REPLAY), key=lambda m: with_mc[m]["RP"])
+    replay = [row for m, row in with_mc.items() if m in REPLAY]
+    best = max(replay, key=lambda row: -math.inf if row["RP"] is None else row["RP"])
+    others = [row for m, row in with_mc.items() if m not in REPLAY]
     text = "With MC, the best method is one that replays (Reservoir in the paper)"
-    numbers = {m: row["RP"] for m, row in with_mc.items()}
-    return above(text, with_mc[replay], with_mc[other], **numbers)
+    return above_all(text, best, others, **{m: row["RP"] for m, row in with_mc.items()})
 
 
 def _has_curve(rows: Rows, method: str) -> bool:
@@ -102,7 +106,7 @@ def _has_curve(rows: Rows, method: str) -> bool:
 
 def _gap_grows(rows: Rows, method: str) -> Claim:
     ours, theirs = (find(rows, method=method, policy=policy) for policy in POLICIES)
-    text = f"{METHOD_NAMES[method]}: the gain of MC grows with the number of tasks"
+    text = f"{called(method)}: the gain of MC grows with the number of tasks"
     return gap_grows(text, ours, theirs)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from longtail.names import METHOD_NAMES
 from longtail.report.checks import (
     Claim,
     Margin,
@@ -28,6 +27,7 @@ from longtail.report.checks import (
 from longtail.report.claims.long_sequences import (
     POLICIES,
     above_kept,
+    called,
     finetune_beats,
     improves_every,
     methods_with,
@@ -67,7 +67,7 @@ def _comparisons(rows: Rows) -> list[Claim]:
         claims += [finetune_beats(rows, methods)] if len(methods) > 1 else []
     claims += [c for method in methods for c in _gap_grows(rows, method)]
     if any(row["method"] == "multitask" for row in rows):
-        claims += [nearer_to_mtl(rows, method) for method in methods]
+        claims += [c for method in methods for c in nearer_to_mtl(rows, method)]
     return claims + [c for method in methods_with(rows) for c in above_kept(rows, method)]
 
 
@@ -137,7 +137,7 @@ def _improves(rows: Rows, method: str) -> Claim:
     numbers = with_and_without(ours, theirs)
     if ours.get(LATE) is not None and theirs.get(LATE) is not None:
         numbers["gain_late"] = ours[LATE] - theirs[LATE]
-    return above(f"{METHOD_NAMES[method]}: MC raises RP", ours, theirs, **numbers)
+    return above(f"{called(method)}: MC raises RP", ours, theirs, **numbers)
 
 
 def _gap_grows(rows: Rows, method: str) -> list[Claim]:
@@ -146,7 +146,7 @@ def _gap_grows(rows: Rows, method: str) -> list[Claim]:
         return []
     text = "The gap between Continual AdamW and AdamW grows with the number of tasks"
     if method != "finetune":  # the paper's figure is of Finetune
-        text = f"{METHOD_NAMES[method]}: the gap between with MC and without grows with the tasks"
+        text = f"{called(method)}: the gap between with MC and without grows with the tasks"
     return [gap_grows(text, ours, theirs)]
 
 
@@ -164,7 +164,7 @@ def _baselines(rows: Rows) -> list[Claim]:
                 continue
             best = max(known, key=lambda r: r[metric])
             text = f"The best run is above {name.replace('_', ' ')}{part}"
-            label = f"{METHOD_NAMES[best['method']]} {_with(str(best.get('policy')))}"
+            label = f"{called(best['method'])} {_with(str(best.get('policy')))}"
             found = margin([(1.0, best)], metric, -best[wanted])
             numbers = {"best": best[metric], "baseline": best[wanted], "run": label}
             claims.append(claim(text, found.positive, **numbers, se=found.se))
