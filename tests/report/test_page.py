@@ -302,6 +302,35 @@ def test_a_figure_says_how_many_lines_it_leaves_out(tmp_path: Path, monkeypatch)
     assert "not drawn" not in legend()
     monkeypatch.setattr(figures, "MOST_LINES", len(groups) - 2)
     assert "<!-- and 2 more, not drawn -->" in legend()
+    monkeypatch.setattr(figures, "MOST_MARKS", len(groups) - 1)
+    monkeypatch.setattr(figures, "MOST_PANELS", 4)
+    table = tables.build(results, groups)
+    figures.write(groups, table, tmp_path / "out", ("continual", "reset"))
+    assert "<!-- and 1 more, not drawn -->" in (tmp_path / "out" / "plane.svg").read_text()
+    heats = (tmp_path / "out" / "score_matrix.svg").read_text()
+    assert f"<!-- the first 4 of {len(groups)} rows -->" in heats
+
+
+def test_multi_task_training_has_a_point_and_is_not_the_first_to_be_left_out(
+    tmp_path: Path, monkeypatch
+):
+    write_study(tmp_path, tasks=40, every=5, seeds=1)
+    settings = config("multitask", "reset", 0)
+    write_run(tmp_path / "runs" / "mtl", settings, tasks=40, every=40)
+    results = load(tmp_path)
+    groups = group(results.runs)
+    (bound,) = [g for g in groups if g.labels["method"] == "multitask"]
+    assert len(series.rp_curve(bound, 1.0).x) == 1
+    monkeypatch.setattr(figures, "MOST_LINES", 3)
+    table = tables.build(results, groups)
+    figures.write(groups, table, tmp_path / "out", ("continual", "reset"), ["rp_by_tasks"])
+    drawn = (tmp_path / "out" / "rp_by_tasks.svg").read_text()
+    assert "<!-- MTL -->" in drawn
+    assert "<!-- and 4 more, not drawn -->" in drawn
+    page = plots.Plots(groups, table, ("continual", "reset"))
+    places = [renderer for _, _, figure in page.found[:1] for renderer in figure.renderers]
+    single = [r for r in places if len(r.data_source.data.get("x", ())) == 1]
+    assert {type(r.glyph).__name__ for r in single} >= {"Line", "Scatter"}
 
 
 def test_the_page_says_what_its_figures_leave_out(tmp_path: Path, monkeypatch):

@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,12 +198,39 @@ def test_signal_saves_at_once_and_the_next_call_goes_on(tmp_path):
 def test_a_run_that_does_without_snapshots_ends_the_same_and_begins_anew(tmp_path):
     train_run(small(), tmp_path / "whole", QUIET)
     out, never = tmp_path / "without", RunOptions(quiet=True, snapshot_minutes=float("inf"))
-    with pytest.raises(Stopped, match="the same command begins anew"):
+    with pytest.raises(Stopped, match="the same command begins it anew"):
         train_run(small(), out, never, on_step=stop_after(7))
     train_run(small(), out, never)
     assert content(out) == content(tmp_path / "whole")
     assert Snapshots(out / "snapshot").files() == []
     assert json.loads((out / "timing.json").read_text())["snapshots"]["count"] == 0
+
+
+@pytest.mark.parametrize("stack", [False, True])
+def test_a_run_may_go_on_without_the_snapshots_it_began_with(tmp_path, stack):
+    def go(out: Path, options: RunOptions = QUIET, **more: Any) -> None:
+        if stack:
+            train_stack([small()], out, options, **more)
+        else:
+            train_run(small(), out, options, **more)
+
+    go(tmp_path / "whole")
+    out, never = tmp_path / "pieces", RunOptions(quiet=True, snapshot_minutes=float("inf"))
+    with pytest.raises(Stopped, match="goes on from there"):
+        go(out, on_step=stop_after(5))
+    with pytest.raises(Stopped, match="goes on from an earlier snapshot"):
+        go(out, never, on_step=stop_after(4))
+    go(out, never)
+    names = ("scores.npz",) if stack else ("scores.jsonl", "summary.json", "model.safetensors")
+    for name in names:
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert Snapshots(out / "snapshot").files() == []  # the one it had was of its middle
+
+
+@pytest.mark.parametrize("minutes", [float("nan"), -1.0])
+def test_minutes_between_snapshots_are_a_number_from_zero_on(minutes):
+    with pytest.raises(ValueError, match="--snapshot-minutes must not be negative"):
+        RunOptions(snapshot_minutes=minutes)
 
 
 def stopped_twice(out: Path) -> list[Path]:

@@ -41,6 +41,7 @@ NAMES = (
     "plane",
 )
 MOST_LINES = 21  # six methods with three policies, and some more
+MOST_MARKS = 42  # rows of a plane
 LEGEND_LINE = 0.17  # inches
 PRINT = 0.7  # lines on paper in terms of those on a screen
 SVG_DPI = 72  # a layout for these also fits PDF, and PNG well enough
@@ -163,7 +164,7 @@ def _lines(
     everything = [g for _, lines in parts for g, _ in lines]
     axis = axis_for([[s for _, s in lines] for _, lines in parts])
     for ax, (title, lines) in zip(axes, parts, strict=True):
-        for g, s in lines[:MOST_LINES]:
+        for g, s in _first(lines, MOST_LINES):
             dash = "-" if zero else look.dash(g)
             label = line_label(everything, g.line)
             if zero and "row" not in g.labels:
@@ -187,9 +188,7 @@ def _lines(
             entries[line_label([*everything, *(lost or ())], g.line)] = ax.scatter(
                 [], [], marker=DIVERGED, color=look.colour(g)
             )
-        if len(lines) > MOST_LINES:
-            left_out = f"and {len(lines) - MOST_LINES} more, not drawn"
-            entries[left_out] = ax.scatter([], [], marker="")
+        _say_left_out(entries, ax, len(lines) - MOST_LINES, title)
         ax.set(title=title, xlabel=x, ylabel=y if ax is axes[0] else "")
         if zero:
             ax.axhline(0, color="grey", lw=0.8)
@@ -206,6 +205,23 @@ def _lines(
             ax.yaxis.set_minor_locator(NullLocator())
     _legend(figure, entries)
     return figure
+
+
+def _first(lines: list[tuple[Group, Series]], most: int) -> list[tuple[Group, Series]]:
+    """As many of them as there is room for; multi-task training, which bounds them, is one."""
+    if len(lines) <= most:
+        return lines
+    bounds = [line for line in lines if line[0].labels.get("method") == "multitask"]
+    others = [line for line in lines if line[0].labels.get("method") != "multitask"]
+    kept = others[: max(0, most - len(bounds))] + bounds
+    return [line for line in lines if any(line is one for one in kept)][:most]
+
+
+def _say_left_out(entries: dict[str, Any], ax: Any, more: int, title: str) -> None:
+    """In the legend, that there was no room for so many."""
+    if more > 0:
+        where = f" ({title})" if title else ""
+        entries[f"and {more} more, not drawn{where}"] = ax.scatter([], [], marker="")
 
 
 def _legend(figure: Figure, entries: dict[str, Any]) -> None:
@@ -227,7 +243,10 @@ def _others(
         if h is not None
     ]
     if found:
-        yield "score_matrix", _heat(found[:MOST_PANELS], table, new)
+        drawn = _heat(found[:MOST_PANELS], table, new)
+        if len(found) > MOST_PANELS:
+            drawn.suptitle(f"the first {MOST_PANELS} of {len(found)} rows", fontsize=8)
+        yield "score_matrix", drawn
     sizes = next((s for s in (series.sizes(g) for g in groups) if s is not None), None)
     if sizes is not None and len(sizes) > 1:
         figure = new(figsize=(4.6, 3.2), layout="constrained")
@@ -286,7 +305,7 @@ def _plane(groups: list[Group], table: Table, look: Look, new: Callable[..., Fig
     entries: dict[str, Any] = {}
     for ax, (title, part) in zip(axes, parts, strict=True):
         points = []
-        for g in part[: 2 * MOST_LINES]:
+        for g in part[:MOST_MARKS]:
             values = [g.values(metric) * scale for metric in ("LP", "RP")]
             if all(np.isfinite(v).any() for v in values):
                 x, y = (float(np.nanmean(v)) for v in values)
@@ -296,6 +315,7 @@ def _plane(groups: list[Group], table: Table, look: Look, new: Callable[..., Fig
                     edgecolors=look.colour(g), facecolors=fill,
                 )  # fmt: skip
                 points.append((x, y))
+        _say_left_out(entries, ax, len(part) - MOST_MARKS, title)
         ends = np.array(points)
         if wide_span(ends):
             ax.set(xscale="log", yscale="log")

@@ -156,7 +156,7 @@ class Plots:
         # Not `plot.line`: it makes five glyphs of one, for selections that there are none of.
         line = plot.add_glyph(source, Line(x="x", y="y", **style), name=g.name + g.mark)
         drawn: list[Any] = [line]
-        if len(s.x) < 60 and width >= STRONG:
+        if len(s.x) == 1 or (len(s.x) < 60 and width >= STRONG):
             dots = Scatter(x="x", y="y", size=6, line_color=colour, fill_color=colour)
             drawn.append(plot.add_glyph(source, dots))
         tasks, heights = divergences(g, s) if kind == "curve" else ((), ())

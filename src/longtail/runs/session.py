@@ -75,6 +75,9 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.keep and self.fresh:
             raise ValueError("--keep and --fresh: runs are kept or computed anew, not both")
+        if not self.snapshot_minutes >= 0:  # NaN neither
+            text = f"--snapshot-minutes must not be negative, got {self.snapshot_minutes}"
+            raise ValueError(text)
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
 
@@ -128,6 +131,7 @@ def train_run(
                 session.write_timing()
                 record()
                 files.finish([config.id], result)
+                session.drop_snapshots()
     tell.finish(result, str(out))
     return result
 
@@ -168,6 +172,7 @@ def train_stack(
             session.write_timing()
             record()
             files.finish(list(settings), result)
+            session.drop_snapshots()
             files.partial.unlink(missing_ok=True)
     return result
 
@@ -323,7 +328,7 @@ def _known_summary(files: RunFiles) -> dict[str, Any]:
     try:
         return files.read_summary()
     except ValueError as error:
-        text = f"{files.folder}: {error}; delete this file and the last snapshot gives it anew"
+        text = f"{files.folder}: {error}; delete this file and the same command gives it anew"
         raise ValueError(text) from None
 
 
@@ -411,9 +416,8 @@ class Session:
                 if not self.snapshots.never:
                     self.save()
                 self.write_timing()
-                goes_on = "begins anew" if self.snapshots.never else "goes on from there"
                 text = f"stopped at task {run.position.task} of {len(run.sequence)}"
-                text += f"; the same command {goes_on} ({self.files.folder})"
+                text += f"; the same command {self._goes_on()} ({self.files.folder})"
                 raise Stopped(text, request.code) from None
             finally:
                 self.tell.close()
@@ -422,6 +426,12 @@ class Session:
         self._look_for_divergence(at_once=True)
         if not self.snapshots.never:
             self.save(keep=1)  # the end is a state too; nothing will fall back from it
+
+    def _goes_on(self) -> str:
+        """What the next call does with a run that was stopped."""
+        if not self.snapshots.never:
+            return "goes on from there"
+        return "goes on from an earlier snapshot" if self.snapshots.files() else "begins it anew"
 
     def _look_for_divergence(self, at_once: bool = False) -> None:
         """Say once that weights or losses are not finite; a GPU is waited for, so now and then.
@@ -455,10 +465,14 @@ class Session:
         """What happened, what is left and what to do, in one sentence."""
         run, kept = self.run, self.snapshots.files()
         name = run.sequence.names[min(run.position.task, len(run.sequence) - 1)]
-        left = f"the last snapshot is kept ({kept[-1]})" if kept else "there is no snapshot yet"
+        left = "there is no snapshot, so that the same command begins it anew"
+        if kept:
+            left = (
+                f"the last snapshot is kept ({kept[-1]}), and the same command goes on from there"
+            )
         return (
             f"out of memory at task {run.position.task} ({name}) on {run.device}: "
-            f"{str(error).partition('. ')[0]}; {left}, and the same command goes on from there "
+            f"{str(error).partition('. ')[0]}; {left} "
             "where there is more memory: end what else uses it, or take fewer --jobs or --device "
             "cpu; half of --batch-size with --accumulate 2 needs less, in a new --out"
         )
@@ -479,6 +493,11 @@ class Session:
             },
             keep,
         )
+
+    def drop_snapshots(self) -> None:
+        """Of a finished run that does without: one of an earlier call would be of its middle."""
+        if self.snapshots.never:
+            self.snapshots.clear()
 
     def write_timing(self) -> None:
         content = {

@@ -107,6 +107,10 @@ class Snapshots:
         self.count += 1
         return path
 
+    def clear(self) -> None:
+        for path in self.files():
+            path.unlink(missing_ok=True)
+
     def load(self, usable: Callable[[dict[str, Any]], str | None] | None = None) -> dict | None:
         """The newest snapshot that is whole, or None; ``usable`` may find a reason against one."""
         files = self.files()

@@ -88,9 +88,6 @@ class StudyOptions:
             raise ValueError(f"--jobs must be at least 1, got {self.processes}")
         if self.best_in is not None and (self.best or self.choose):
             raise ValueError("--best-in goes without --best and --choose: its table has chosen")
-        minutes = self.jobs.snapshot_minutes
-        if not minutes >= 0:  # NaN neither
-            raise ValueError(f"--snapshot-minutes must not be negative, got {minutes}")
         if self.engine != "ray" and (self.address is not None or self.storage != "shared"):
             raise ValueError("--address and --storage are for --engine ray")
         if self.engine == "ray" and find_spec("ray") is None:

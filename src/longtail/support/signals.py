@@ -42,5 +42,5 @@ class StopRequest:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
-            raise Stopped("stopped without saving; the last snapshot still holds", 128 + number)
+            raise Stopped("stopped at once, without saving", 128 + number)
         self.signal = number
