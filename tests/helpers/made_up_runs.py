@@ -14,6 +14,7 @@ POLICIES = {
     "continual": {"first_moment": "reset", "second_moment": "task", "beta3": 0.9, "boundary": True},
     "reset": {"first_moment": "reset", "second_moment": "reset", "beta3": 0.0, "boundary": True},
 }
+CARRY = {"first_moment": "ema", "second_moment": "ema", "beta3": 0.0, "boundary": False}
 
 
 def config(
@@ -27,7 +28,7 @@ def config(
         "data": {"tasks": 12},
         "train": {"lr": 0.01, **train},
         "methods": {},
-        "policy": POLICIES[optimizer],
+        "policy": (POLICIES | {"carry": CARRY})[optimizer],
     }
 
 

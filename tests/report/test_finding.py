@@ -33,6 +33,38 @@ def test_says_for_what_the_checks_hold_with_their_numbers(tmp_path: Path):
     assert found.points()[0] == ("EWC", 61.2, 70.0, "holds")
 
 
+def test_an_optimizer_that_is_kept_has_a_sentence_of_its_own(tmp_path: Path):
+    write_study(tmp_path)
+
+    def kept(name: str, holds: bool | None, low: float, high: float) -> Claim:
+        return claim(f"{name}: RP with MC is above that of one kept", holds, with_mc=high, kept=low)
+
+    claims = [mc("EWC", True, 61.2, 70.0), kept("EWC", None, 69.5, 70.0)]
+    found = said(tmp_path, claims)
+    assert found.text == (
+        "MC raises RP for EWC (61.20 → 70.00). “RP with MC is above that of one kept” is "
+        "undecided for EWC (69.50 → 70.00)."
+    )
+    assert found.note == "In brackets: RP without → with MC, then kept → with MC, in percent."
+    assert found.claims == claims[:1]
+    alone = said(tmp_path, claims[1:])
+    assert (
+        alone.text == "“RP with MC is above that of one kept” is undecided for EWC (69.50 → 70.00)."
+    )
+    assert alone.note == "In brackets: RP kept → with MC, in percent."
+
+
+def test_runs_without_checks_are_compared_with_a_kept_optimizer_too(tmp_path: Path):
+    write_study(tmp_path)
+    for seed in range(3):
+        settings = config("ewc", "carry", seed)
+        write_run(tmp_path / "runs" / identity(settings), settings, tasks=12)
+    text = said(tmp_path).text
+    assert "MC raises RP" in text
+    assert "RP with MC is above that of an optimizer that is kept" in text
+    assert text.count("EWC") == 2
+
+
 def test_never_says_more_than_the_checks(tmp_path: Path):
     write_study(tmp_path)
     claims = [mc("A", True, 1, 2), mc("B", None, 1, 1.1), mc("C", False, 2, 1)]

@@ -1,8 +1,9 @@
 """One sentence with what a study found, put together from its checks.
 
 The sentence claims nothing of its own: it takes the checks that compare with and without MC (else
-those on how a gap grows, else the first), and says for what they hold, fail or are undecided. A
-folder of runs that asks for no checks gets those of `default_claims`.
+those on how a gap grows, else the first), and says for what they hold, fail or are undecided. Where
+checks also compare MC with an AdamW that is kept, which is what most people do, a second sentence
+says it of them. A folder of runs that asks for no checks gets those of `default_claims`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from longtail.report.tables import Table, better, number
 
 MOST_NAMES = 4
 MC = ("continual", "reset")
+_MC_NUMBERS = ("without_mc", "with_mc")
+_KEPT_NUMBERS = ("kept", "with_mc")
 # What the two numbers of a claim are called, and what a reader is told about them.
 _NUMBERS = {
-    ("without_mc", "with_mc"): "{metric} without → with MC",
+    _MC_NUMBERS: "{metric} without → with MC",
+    _KEPT_NUMBERS: "{metric} kept → with MC",
     ("second", "first"): "{metric} of the second → the first",
     ("first_quarter", "last_quarter"): "RP of the first minus that of the second, over the "
     "first → the last quarter of the tasks",
@@ -71,6 +75,13 @@ def default_claims(groups: list[Group], table: Table, pair: tuple[str, str]) -> 
         numbers = with_and_without(ours, theirs) if pair == MC else {}
         text = f"{Group(rest, []).name}: {what}"
         claims.append(above(text, ours, theirs, lower=not higher, **numbers))
+    for a, b in pairs(groups, "continual", "carry") if pair == MC else ():
+        ours, kept = row_of[id(a)], row_of[id(b)]
+        rest = {k: v for k, v in a.labels.items() if k not in ("policy", *POLICY_LABELS)}
+        where = "above" if higher else "below"
+        text = f"{Group(rest, []).name}: RP with MC is {where} that of an optimizer that is kept"
+        numbers = {"with_mc": ours.get("RP"), "kept": kept.get("RP")}
+        claims.append(above(text, ours, kept, lower=not higher, **numbers))
     return claims or _best_two(groups, table)
 
 
@@ -95,10 +106,15 @@ def finding(groups: list[Group], table: Table, claims: Sequence[Claim]) -> Findi
     if not claims:
         return Finding(_described(groups, table), [])
     keys, chosen = _headline(claims)
-    note = ""
+    text, brackets = _said(chosen, keys, table), ""
     if keys is not None and any(_pair_text(entry, keys, table) for entry in chosen):
-        note = f"In brackets: {_NUMBERS[keys].format(metric=_metric(chosen[0]))}, in {table.unit}."
-    return Finding(_said(chosen, keys, table), chosen, keys, note)
+        brackets = _NUMBERS[keys].format(metric=_metric(chosen[0]))
+    kept = [c for c in claims if all(key in c["numbers"] for key in _KEPT_NUMBERS)]
+    if keys == _MC_NUMBERS and kept:
+        text += f" {_said(kept, _KEPT_NUMBERS, table)}"
+        brackets += ", then kept → with MC"
+    note = f"In brackets: {brackets}, in {table.unit}." if brackets else ""
+    return Finding(text, chosen, keys, note)
 
 
 def _headline(claims: Sequence[Claim]) -> tuple[tuple[str, str] | None, list[Claim]]:

@@ -330,8 +330,8 @@ def _change_figure(
     drawn: list[Any] = [plot.add_glyph(source, hollow), filled]
     tips = [("", "@name"), ("from", "@low{0.0000}"), ("to", "@high{0.0000}"), ("", "@verdict")]
     plot.add_tools(HoverTool(renderers=drawn, tooltips=tips))
-    mc = found.numbers == ("without_mc", "with_mc")
-    words = ("without MC", "with MC") if mc else ("second", "first")
+    known = {"without_mc": "without MC", "kept": "kept", "with_mc": "with MC"}
+    words = [known.get(name, name) for name in found.numbers or ()]
     caption = f"{metric}: hollow {words[0]}, filled {words[1]}; blue: holds"
     caption += "".join(
         f", {name}: {verdict}"
