@@ -71,18 +71,21 @@ def default_claims(groups: list[Group], table: Table, pair: tuple[str, str]) -> 
         ours, theirs = row_of[id(a)], row_of[id(b)]
         verb = "raises" if higher else "lowers"
         what = f"MC {verb} RP" if pair == MC else f"{pair[0]} {verb} RP beside {pair[1]}"
-        rest = {k: v for k, v in a.labels.items() if k not in ("policy", *POLICY_LABELS)}
         numbers = with_and_without(ours, theirs) if pair == MC else {}
-        text = f"{Group(rest, []).name}: {what}"
+        text = f"{_name_without_policy(a)}: {what}"
         claims.append(above(text, ours, theirs, lower=not higher, **numbers))
     for a, b in pairs(groups, "continual", "carry") if pair == MC else ():
         ours, kept = row_of[id(a)], row_of[id(b)]
-        rest = {k: v for k, v in a.labels.items() if k not in ("policy", *POLICY_LABELS)}
-        where = "above" if higher else "below"
-        text = f"{Group(rest, []).name}: RP with MC is {where} that of an optimizer that is kept"
-        numbers = {"with_mc": ours.get("RP"), "kept": kept.get("RP")}
-        claims.append(above(text, ours, kept, lower=not higher, **numbers))
+        what = f"RP with MC is {'above' if higher else 'below'} that of an optimizer that is kept"
+        text = f"{_name_without_policy(a)}: {what}"
+        both = {"with_mc": ours["RP"], "kept": kept["RP"]}
+        claims.append(above(text, ours, kept, "RP", lower=not higher, **both))
     return claims or _best_two(groups, table)
+
+
+def _name_without_policy(g: Group) -> str:
+    rest = {k: v for k, v in g.labels.items() if k not in ("policy", *POLICY_LABELS)}
+    return Group(rest, []).name
 
 
 def _best_two(groups: list[Group], table: Table) -> list[Claim]:
