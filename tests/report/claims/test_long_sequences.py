@@ -96,7 +96,17 @@ NAMES = ("finetune", "finetune_reset", "ewc", "ewc_reset", "multitask")
 @pytest.mark.parametrize("check", [vqa, wsd])
 def test_a_method_of_the_users_own_is_called_by_its_name(check) -> None:
     rows = [*table(), row("mine:Mine", "continual", 72.0), row("mine:Mine", "reset", 61.0)]
-    assert "mine:Mine: MC raises RP" in [c["claim"] for c in check(rows)]
+    found = {c["claim"]: c["numbers"] for c in check(rows)}
+    assert "mine:Mine: MC raises RP" in found
+    (every,) = [found[text] for text in found if "improves every" in text]
+    assert every["mine:Mine"] == pytest.approx(11.0)
+
+
+def test_where_every_run_diverged_nothing_is_raised() -> None:
+    rows = [{**r, "RP": None, "RP_se": None} for r in table() if r["method"] != "multitask"]
+    texts = [c["claim"] for c in vqa([*rows, row("multitask", "reset", 75.0)])]
+    assert "EWC: MC raises RP" in texts
+    assert "Multi-task training retains more than any method" not in texts
 
 
 def test_rows_of_a_kept_adamw_alone_are_compared() -> None:

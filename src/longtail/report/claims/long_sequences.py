@@ -39,7 +39,7 @@ def methods_with(rows: Rows, policies: Sequence[str] = ()) -> list[str]:
 
 def improves_every(claims: Sequence[Claim]) -> Claim:
     """That all of these hold, which say of one method each that MC raises its RP."""
-    gains = {c["claim"].partition(":")[0]: c["numbers"]["difference"] for c in claims}
+    gains = {c["claim"].rpartition(": ")[0]: c["numbers"]["difference"] for c in claims}
     text = f"Continual AdamW improves every method{_of(len(claims))}"
     return claim(text, every(map(verdict_of, claims)), **gains)
 

@@ -62,7 +62,8 @@ def vqa(rows: Rows) -> list[Claim]:
     if {method in REPLAY for method in methods} == {True, False}:
         claims.append(_best_is_replay(rows, methods))
     if any(row["method"] == "multitask" for row in rows):
-        claims.append(multitask_above(rows))
+        if any(row["RP"] is not None for row in rows if row["method"] != "multitask"):
+            claims.append(multitask_above(rows))
         claims += [c for method in methods for c in nearer_to_mtl(rows, method)]
     claims += [_gap_grows(rows, method) for method in methods if _has_curve(rows, method)]
     return claims + kept
