@@ -32,6 +32,7 @@ class Evaluate(Evaluator):
 
     further = ("unparsable",)  # beside the score: the share of answers that are no SQL
     captured = False  # the generator looks into the model
+    batch_size = 32  # of a validation loss: each answer token has a number for every word
 
     def __init__(
         self,

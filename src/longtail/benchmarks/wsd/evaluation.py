@@ -56,10 +56,16 @@ class Evaluation(Evaluator):
 
     def validation(self, model: nn.Module, sequence: Any, task: int) -> Tensor:
         """Accuracy [*lead] on a task's validation targets; on all of them for the union."""
-        words = _words(sequence)
-        tasks = range(task, task + 1) if words is sequence else range(len(words))
-        targets = words.targets("validation", tasks)
-        return self.right(model, words.pairs, targets).mean(-1, dtype=torch.float64)
+        targets = _held_out(sequence, task)
+        return self.right(model, _words(sequence).pairs, targets).mean(-1, dtype=torch.float64)
+
+    def validation_loss(self, model: nn.Module, sequence: Any, task: int) -> Tensor:
+        """Mean loss [*lead] over the pairs of these targets, in batches as large as any here."""
+        table, lead = _words(sequence).pairs, getattr(model, "lead", ())
+        pairs = table.targets.pairs_of(_held_out(sequence, task))
+        scores = self.scores(model, table, pairs, lead)
+        gold = _sent(table.targets.gold[pairs], table).to(scores.dtype)
+        return sequence.objective.loss(scores, gold).mean(-1, dtype=torch.float64)
 
     def validation_size(self, sequence: Any, task: int) -> int:
         """Targets, not pairs; all tasks as one are one part, also where the first has none."""
@@ -135,6 +141,13 @@ def best_is_gold(scores: Tensor, gold: Tensor, sizes: Tensor) -> Tensor:
 def _sent(array: np.ndarray, table: PairTable) -> Tensor:
     """On the device, without waiting for it: a plain `to` would, once for every task."""
     return torch.from_numpy(array).to(table.device, non_blocking=True)
+
+
+def _held_out(sequence: Any, task: int) -> np.ndarray:
+    """A task's validation targets, [n] or [S, n]; those of all tasks for their union."""
+    words = _words(sequence)
+    tasks = range(task, task + 1) if words is sequence else range(len(words))
+    return words.targets("validation", tasks)
 
 
 def _words(sequence: Any) -> WordTasks:
