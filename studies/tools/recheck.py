@@ -38,6 +38,8 @@ STUDY_OF = {
     "rivals/fsmol": "rivals_fsmol",
     "rivals/wsd": "rivals_wsd",
     "wsd/short/diagnosis": "wsd_diagnosis",
+    "nlp5/one_rate": "nlp5",
+    "nlp5_long_tail/reservoir": "nlp5_long_tail",
 }
 JOINED = ("wsd",)  # made of others by studies/tools/wsd_published.py, checks and all
 
