@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from longtail.benchmarks.nlp5 import Settings, build
-from longtail.benchmarks.nlp5.cut import long_tail, subset, units_of
+from longtail.benchmarks.nlp5.cut import QuestionRows, long_tail, subset, units_of
 from longtail.benchmarks.nlp5.examples import Example
 from longtail.benchmarks.nlp5.files import TASKS
 from longtail.benchmarks.nlp5.lm.tokens import Bytes
@@ -23,6 +23,8 @@ from longtail.benchmarks.nlp5.text import tokenise, window
 from longtail.runs import session
 from longtail.runs.build import build_run
 from longtail.runs.config import resolve
+from longtail.tasks import Segments
+from longtail.tasks.examples import read
 from longtail.training import Interrupted, Run, train
 
 
@@ -67,15 +69,49 @@ def turns(dialogues: int, each: int) -> list[Example]:
     return [Example(str(i), "", ("",), group=str(i // each)) for i in range(dialogues * each)]
 
 
-def test_a_subset_keeps_dialogues_whole_where_they_are_scored() -> None:
-    found = subset(turns(10, 3), 8, 0, "woz test", whole=True)
+def test_a_subset_keeps_dialogues_whole() -> None:
+    found = subset(turns(10, 3), 8, 0, "woz test")
     assert [e.group for e in found[::3]] == [e.group for e in found[2::3]]
     assert len(found) == 6
-    assert len(subset(turns(10, 3), 8, 0, "woz train", whole=False)) == 8
-    assert subset(turns(2, 2), 0, 0, "", whole=True) == turns(2, 2)
-    one, other = (subset(turns(40, 1), 9, seed, "", whole=False) for seed in (0, 1))
+    assert subset(turns(2, 2), 0, 0, "") == turns(2, 2)
+    alone = [Example(str(i), "", ("",)) for i in range(40)]
+    one, other = (subset(alone, 9, seed, "") for seed in (0, 1))
+    assert len(one) == 9
     assert one != other
     assert one == sorted(one, key=lambda e: int(e.context))
+
+
+def test_a_share_is_held_out_by_whole_dialogues() -> None:
+    groups = [""] * 40 + [str(i // 3) for i in range(30)] + ["x"] * 6
+    tasks = [list(range(40)), list(range(40, 70)), list(range(70, 76))]
+    held, rest = QuestionRows.of(tasks, groups).split(5, 0.29)
+    plain, others = Segments.from_lists(tasks).split(5, 0.29)
+    assert plain.sizes.tolist() == [11, 8, 1]
+    assert held.sizes.tolist() == [11, 6, 0]  # two dialogues of three turns; one of six is too long
+    assert (held.sizes + rest.sizes).tolist() == [40, 30, 6]
+    for ours, theirs in ((held, plain), (rest, others)):  # questions of their own: no difference
+        assert ours.all_rows()[: ours.sizes[0]].equal(theirs.all_rows()[: theirs.sizes[0]])
+    found = held.all_rows()[11:].tolist()
+    assert found == sorted(found)
+    assert [len(unit) for unit in units_of(found, groups)] == [3, 3]
+    assert not {*held.all_rows().tolist()} & {*rest.all_rows().tolist()}
+    again = QuestionRows.of(tasks, groups).split(6, 0.29)[0]
+    assert again.all_rows()[11:].tolist() != found
+
+
+def test_held_out_turns_are_scored_with_those_before_them() -> None:
+    """On WOZ an empty answer is right on half of the turns alone, and on none with those before."""
+    run = miniature_run("finetune", **{"train.validation": 0.3})
+    evaluate: Any = run.evaluate
+    names = list(run.sequence.names)
+    held = run.sequence.validation(names.index("woz"))
+    assert held is not None
+    rows = read(held)[1].tolist()
+    groups = [evaluate.examples[row].group for row in rows]
+    whole = [e.group for e, k in zip(evaluate.examples, evaluate.kinds, strict=True) if k == "woz"]
+    assert {group: groups.count(group) for group in groups} == {
+        group: whole.count(group) for group in groups
+    }
 
 
 def test_the_long_tail_uses_every_row_once() -> None:

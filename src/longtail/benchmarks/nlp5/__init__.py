@@ -19,7 +19,7 @@ from typing import Literal
 from torch import nn
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
-from longtail.benchmarks.nlp5.cut import long_tail, subset
+from longtail.benchmarks.nlp5.cut import QuestionRows, long_tail, subset
 from longtail.benchmarks.nlp5.evaluation import Evaluate
 from longtail.benchmarks.nlp5.examples import Example
 from longtail.benchmarks.nlp5.files import TASKS, data_command, read_task
@@ -99,12 +99,12 @@ def build(settings: Settings, seed: int) -> Benchmark:
             answers += texts.answers
         # no answer is longer than the longest one that was learned, its end token included
         limits[task] = max(map(len, part[0][1].answers))
+    groups = [example.group for example in examples]
     if settings.long_tail:
-        groups = [example.group for example in examples]
         names, train, test = long_tail(settings.long_tail, names, train, test, groups, seed)
     table = AnswerTable(prompts, answers)
     sequence = TableSequence(
-        table, Segments.from_lists(train), Segments.from_lists(test), ANSWERS, names
+        table, QuestionRows.of(train, groups), Segments.from_lists(test), ANSWERS, names
     )
     evaluate = Evaluate(
         kinds,
@@ -148,7 +148,7 @@ def _part(settings: Settings, task: str, tokens: Tokens) -> Part:
         (read[0], count, "train"),
         (read[1], settings.test_per_task, "test"),
     ):
-        chosen = subset(examples, number, settings.subset, f"{task} {kind}", whole=kind == "test")
+        chosen = subset(examples, number, settings.subset, f"{task} {kind}")
         texts = tokenise(chosen, tokens, settings.max_tokens)
         if texts.truncated:
             log.warning(

@@ -1,39 +1,77 @@
-"""Parts of the five tasks: a random subset of each, and many small tasks made of them.
+"""Parts of the five tasks: a random subset of each, a share held out, many small tasks of them.
 
-The turns of a dialogue are scored together, so they stay together wherever something is cut.
+The turns of a dialogue are scored together, so they stay together wherever something is cut: of
+turns without those before them half are right with no goal named at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
+from torch import Tensor
 
 from longtail.benchmarks.nlp5.examples import Example
-from longtail.support.random import permutation
-from longtail.tasks import order_sampled
+from longtail.support.random import Seed, permutation, uniform
+from longtail.tasks import Segments, order_sampled
+from longtail.tasks.sequences import floor
 
 EXPONENT = 1.0  # the k-th part of a task has a share proportional to k ** -EXPONENT
 
 
-def subset(
-    examples: Sequence[Example], count: int, seed: int, name: str, whole: bool
-) -> list[Example]:
-    """A random choice of `count` in their given order, all for 0; `whole` keeps dialogues whole.
+def subset(examples: Sequence[Example], count: int, seed: int, name: str) -> list[Example]:
+    """A random choice of `count` in their given order, all for 0.
 
-    With whole dialogues it is the largest number that does not exceed `count`, at least one.
+    Of dialogues as many as do not exceed `count` turns, at least one.
     """
     if count == 0 or count >= len(examples):
         return list(examples)
-    if not whole or not examples[0].group:
-        chosen = permutation(len(examples), seed, "subset", name)[:count]
-        return [examples[i] for i in sorted(chosen.tolist())]
     units = units_of(range(len(examples)), [e.group for e in examples])
     kept: list[int] = []
     for i in permutation(len(units), seed, "subset", name).tolist():
         if not kept or len(kept) + len(units[i]) <= count:
             kept += units[i]
     return [examples[i] for i in sorted(kept)]
+
+
+class QuestionRows(Segments):
+    """Rows of a task's questions, of which whole dialogues are held out.
+
+    Args:
+        groups: the dialogue of every row of the table, empty for a question of its own.
+    """
+
+    def __init__(
+        self, offsets: np.ndarray, rows: Tensor | None = None, groups: Sequence[str] = ()
+    ) -> None:
+        super().__init__(offsets, rows)
+        self.groups = groups
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], groups: Sequence[str]) -> QuestionRows:
+        """One list of rows per task."""
+        found = Segments.from_lists(rows)
+        return cls(found.offsets, found.rows, groups)
+
+    def split(self, seed: Seed, fraction: float) -> tuple[Segments, Segments]:
+        """At most ``floor(fraction * n)`` of each segment's rows, and the others, in order.
+
+        Dialogues come in random order, and those are taken that still fit.
+        """
+        rows: list[int] = self.all_rows().tolist()
+        groups = [self.groups[row] for row in rows]
+        clock = uniform(len(rows), seed, "split").tolist()
+        held, rest = [], []
+        for start, stop in pairwise(self.offsets.tolist()):
+            quota, chosen = int(floor(fraction * (stop - start))), set[int]()
+            for unit in sorted(units_of(range(start, stop), groups), key=lambda u: clock[u[0]]):
+                if len(chosen) + len(unit) <= quota:
+                    chosen.update(unit)
+            places = range(start, stop)
+            held.append([rows[i] for i in places if i in chosen])
+            rest.append([rows[i] for i in places if i not in chosen])
+        return Segments.from_lists(held), Segments.from_lists(rest)
 
 
 def units_of(rows: Sequence[int], groups: Sequence[str]) -> list[list[int]]:
