@@ -31,7 +31,7 @@ def test_published_checks_follow_from_the_published_rows(path: Path, recheck: Mo
         assert json.loads(json.dumps(recheck.recheck(table, names))) == table["checks"]
 
 
-@pytest.mark.parametrize("folder", ["nlp5", "nlp5_long_tail", "wsd/capped"])
+@pytest.mark.parametrize("folder", ["nlp5/one_rate", "nlp5_long_tail", "wsd/capped"])
 def test_no_published_row_has_drawn_with_replacement(folder: str) -> None:
     """Replay draws without it since a commit that these tables' runs are older than."""
     table = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))
@@ -39,7 +39,16 @@ def test_no_published_row_has_drawn_with_replacement(folder: str) -> None:
     assert "1f75d0d" in table["provenance"]["withdrawn"]
 
 
-@pytest.mark.parametrize(("folder", "commit"), [("vqa", "08b5138"), ("vqa/all_rates", "08b5138")])
+@pytest.mark.parametrize(
+    ("folder", "commit"),
+    [
+        ("vqa", "08b5138"),
+        ("vqa/all_rates", "08b5138"),
+        ("nlp5", "b323f69"),
+        ("nlp5/all_rates", "b323f69"),
+        ("nlp5_long_tail/reservoir", "b323f69"),
+    ],
+)
 def test_rows_of_replay_are_of_a_commit_that_draws_without_replacement(
     folder: str, commit: str
 ) -> None:
@@ -98,7 +107,7 @@ def test_word_senses_at_chosen_rates_are_the_published_ones(name: str) -> None:
         assert f"{row['RP']:.2f} ± {row['RP_se']:.2f}" in page
         rates[row["method"], row["policy"]] = row["selected"]["lr"]
     without = [("finetune", "carry"), ("finetune", "reset"), ("reservoir", "carry")]
-    without.append(("finetune", NO_WARM_UP))
+    without += [("finetune", NO_WARM_UP), ("derpp", "reset")]
     assert {rates.pop(row) for row in without} == {1e-5}
     assert rates.pop(("derpp", "continual")) == 1e-4
     assert len(rates) == 4
@@ -140,6 +149,7 @@ def lines(page: str, words: str) -> list[list[str]]:
         ("seq_cifar10", "all_rates", "is scored on the others", "1e-5 1e-4 1e-3"),
         ("seq_cifar10", "four_fifths", "of the held-out", "1e-5 1e-4 1e-3"),
         ("vqa", "all_rates", "at the end chooses the rate", "1.5e-5 5e-5 1.5e-4"),
+        ("nlp5", "all_rates", "answers all of them at the end", "2e-5 6.25e-5 2e-4"),
     ],
 )
 def test_the_scores_that_chose_are_the_stored_ones(
@@ -189,19 +199,22 @@ def test_the_scores_of_split_cifar10_are_the_stored_ones(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "metrics", "digits"),
+    ("folder", "page", "metrics", "digits", "named_as"),
     [
-        ("results/vqa/README.md", METRICS, 2),
-        ("docs/benchmarks/vqa.md", ("RP",), 2),
-        ("docs/results.md", ("RP",), 1),
-        ("REPRODUCIBILITY.md", ("RP",), 1),
+        ("vqa", "results/vqa/README.md", METRICS, 2, "{}"),
+        ("vqa", "docs/benchmarks/vqa.md", ("RP",), 2, "{}"),
+        ("vqa", "docs/results.md", ("RP",), 1, "{}"),
+        ("vqa", "REPRODUCIBILITY.md", ("RP",), 1, "{}"),
+        ("nlp5", "results/nlp5/README.md", METRICS, 2, "{}"),
+        ("nlp5", "docs/benchmarks/nlp5.md", ("RP",), 2, "{}"),
+        ("nlp5", "REPRODUCIBILITY.md", ("RP",), 1, "{} of five NLP tasks (the paper)"),
     ],
 )
-def test_the_scores_of_generated_scenes_are_the_stored_ones(
-    page: str, metrics: tuple[str, ...], digits: int
+def test_the_scores_under_three_policies_are_the_stored_ones(
+    folder: str, page: str, metrics: tuple[str, ...], digits: int, named_as: str
 ) -> None:
     """With MC, with AdamW kept and anew: each with its standard error, and the paper's."""
-    rows = json.loads((RESULTS / "vqa/table.json").read_text("utf-8"))["rows"]
+    rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
     found = {(row["method"], row["policy"]): row for row in rows}
 
     def shown(row: dict, metric: str) -> str:
@@ -214,12 +227,50 @@ def test_the_scores_of_generated_scenes_are_the_stored_ones(
         return text if paper is None else f"{text} ({paper:.{digits}f})"
 
     for metric in metrics:
-        head = f"| {metric} | with MC | AdamW kept | AdamW anew |"
+        head = f"| {named_as.format(metric)} | with MC | AdamW kept | AdamW anew |"
         table = {METHODS[name]: cells for name, *cells in lines(page, head)}
         assert {*table} == {method for method, p in found if found[method, p][metric] is not None}
         for method, cells in table.items():
             rows_of = [found.get((method, p), {}) for p in ("continual", "carry", "reset")]
             assert cells == [shown(row, metric) for row in rows_of], (method, metric)
+
+
+@pytest.mark.parametrize(
+    "page", ["results/nlp5/README.md", "docs/benchmarks/nlp5.md", "REPRODUCIBILITY.md"]
+)
+def test_what_is_said_of_the_nlp_tasks_is_in_their_checks(page: str) -> None:
+    table = json.loads((RESULTS / "nlp5/table.json").read_text("utf-8"))
+    checks = {c["claim"]: (c["verdict"], c["numbers"]) for c in table["checks"]}
+    text = " ".join((scripts.ROOT / page).read_text("utf-8").replace("*", "").split())
+    mean = checks["MC changes RP by less than 3 points on average over the methods"][1]
+    assert f"{mean['mean_gain']:.1f} ± {mean['se']:.1f}" in text
+    raises = {c: found for c, found in checks.items() if c.endswith(": MC raises RP")}
+    decided = [c for c, (verdict, _) in raises.items() if verdict != "undecided"]
+    assert (len(raises), decided) == (6, ["A-GEM: MC raises RP"])
+    gain = raises["A-GEM: MC raises RP"][1]
+    assert f"{gain['difference']:.1f} ± {gain['se']:.1f}" in text
+    kept = {c.partition(":")[0]: found for c, found in checks.items() if "AdamW kept" in c}
+    above = [name for name, (verdict, _) in kept.items() if verdict == "holds"]
+    assert above == ["Finetune", "EWC", "EWC++"]
+    gains = [kept[name][1]["difference"] for name in above]
+    assert (round(min(gains)), round(max(gains))) == (10, 14)
+    if page.startswith("results"):
+        shown = [f"{n['difference']:.1f} ± {n['se']:.1f}" for _, n in map(kept.get, above)]  # pyright: ignore
+        assert "{}, {} and {} points more with MC".format(*shown) in text
+    else:
+        assert "10 to 14 points" in text
+
+
+def test_the_earlier_scores_of_the_nlp_tasks_are_the_stored_ones() -> None:
+    rows = json.loads((RESULTS / "nlp5/one_rate/table.json").read_text("utf-8"))["rows"]
+    found = {(row["method"], row["policy"]): row for row in rows}
+    for name, *cells in lines("results/nlp5/README.md", "multi-task training. RP (LP):"):
+        for policy, cell in zip(("continual", "reset"), cells, strict=True):
+            if cell:
+                row = found.pop((METHODS[name], policy))
+                learned = "" if row["LP"] is None else f" ({row['LP']:.2f})"
+                assert cell == f"{row['RP']:.2f} ± {row['RP_se']:.2f}{learned}", (name, policy)
+    assert not found
 
 
 def test_generated_scenes_by_size_are_the_stored_ones() -> None:
