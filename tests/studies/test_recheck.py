@@ -247,8 +247,9 @@ def test_what_is_said_of_the_nlp_tasks_is_in_their_checks(page: str) -> None:
     raises = {c: found for c, found in checks.items() if c.endswith(": MC raises RP")}
     decided = [c for c, (verdict, _) in raises.items() if verdict != "undecided"]
     assert (len(raises), decided) == (6, ["A-GEM: MC raises RP"])
-    gain = raises["A-GEM: MC raises RP"][1]
+    gain, loss = (raises[f"{name}: MC raises RP"][1] for name in ("A-GEM", "DER++"))
     assert f"{gain['difference']:.1f} ± {gain['se']:.1f}" in text
+    assert f"{-loss['difference']:.1f} ± {loss['se']:.1f}" in text
     kept = {c.partition(":")[0]: found for c, found in checks.items() if "AdamW kept" in c}
     above = [name for name, (verdict, _) in kept.items() if verdict == "holds"]
     assert above == ["Finetune", "EWC", "EWC++"]
