@@ -583,6 +583,33 @@ def test_zeroed_scores_of_the_right_size_are_noticed(tmp_path):
     assert content(out) == content(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("key", ["names", "train_sizes", "test_sizes"])
+def test_a_run_of_other_tasks_is_begun_anew(tmp_path, key):
+    """As where a newer version cuts a benchmark otherwise: one run would be of both."""
+    train_run(small(), tmp_path / "whole", QUIET)
+    out = tmp_path / "pieces"
+    stopped_twice(out)
+    tasks = json.loads((out / "tasks.json").read_text())
+    tasks[key][0] = "another" if key == "names" else tasks[key][0] + 1
+    (out / "tasks.json").write_text(json.dumps(tasks))
+    heard = Heard()
+    train_run(small(), out, reporter=heard)
+    assert "tasks.json lists other tasks, or sizes, than the benchmark" in heard.named("warn")[0][1]
+    assert content(out) == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_damaged_list_of_tasks_costs_no_snapshot(tmp_path, text):
+    train_run(small(), tmp_path / "whole", QUIET)
+    out = tmp_path / "pieces"
+    stopped_twice(out)
+    (out / "tasks.json").write_text(text)
+    heard = Heard()
+    train_run(small(), out, reporter=heard)
+    assert bool(heard.named("warn")) == (text == "[]")  # a list of other things
+    assert content(out) == content(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("entry", ["generators", "optimizer"])
 def test_a_snapshot_that_lacks_an_entry_gives_way_to_the_one_before(tmp_path, monkeypatch, entry):
     train_run(small(), tmp_path / "whole", QUIET)

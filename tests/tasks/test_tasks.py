@@ -182,7 +182,12 @@ def test_multitask_is_the_union_and_keeps_the_tests(sequence):
     assert union.test_sizes.tolist() == TEST_SIZES
     assert targets(union.tests(5)[0]) == targets(sequence.tests(5)[0])
     assert targets(TaskSequence.union(sequence)) == trained  # what other sequences fall back on
-    assert targets(multitask(validation_share(sequence, 0, 0.05))[0].train) != trained
+    shared = validation_share(sequence, 0, 0.05)
+    assert targets(multitask(shared)[0].train) != trained
+    held = [y for task in shared if task.validation for y in targets(task.validation)]
+    assert held
+    assert targets(multitask(shared)[0].validation) == held
+    assert multitask(validation_share(sequence, 0, 1e-6))[0].validation is None  # none is held out
 
 
 def test_stacked_examples_give_each_replica_its_own_rows():

@@ -141,9 +141,15 @@ class TrainingFiles(ABC):
         """
 
     def write_tasks(self, names: Sequence[str], train_sizes: Any, test_sizes: Any) -> None:
-        sizes = {"train_sizes": train_sizes, "test_sizes": test_sizes}
-        listed = {name: np.asarray(values).tolist() for name, values in sizes.items()}
-        write_json(self.tasks, {"names": [str(name) for name in names], **listed})
+        write_json(self.tasks, _listed(names, train_sizes, test_sizes))
+
+    def has_other_tasks(self, names: Sequence[str], train_sizes: Any, test_sizes: Any) -> bool:
+        """Whether the tasks that were written here are not these; a damaged list says nothing."""
+        try:
+            written = json.loads(self.tasks.read_text("utf-8"))
+        except (OSError, ValueError):
+            return False
+        return written != _listed(names, train_sizes, test_sizes)
 
     def write_timing(self, content: Mapping[str, Any]) -> None:
         write_json(self.timing, content)
@@ -176,6 +182,13 @@ class TrainingFiles(ABC):
     def record_failure(self, error: str, details: str = "") -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.error, {"error": error, "traceback": details})
+
+
+def _listed(names: Sequence[str], train_sizes: Any, test_sizes: Any) -> dict[str, Any]:
+    """The tasks as tasks.json has them."""
+    sizes = {"train_sizes": train_sizes, "test_sizes": test_sizes}
+    listed = {name: np.asarray(values).tolist() for name, values in sizes.items()}
+    return {"names": [str(name) for name in names], **listed}
 
 
 class RunFiles(TrainingFiles):

@@ -532,6 +532,11 @@ class Session:
             missing = self.run.state_dict().keys() - _LATER - state["run"].keys()
         if missing:
             return f"it has no {min(missing)}"
+        tasks = self.run.sequence
+        if self.files.has_other_tasks(tasks.names, tasks.train_sizes, tasks.test_sizes):
+            return (
+                f"{self.files.tasks.name} lists other tasks, or sizes, than the benchmark has now"
+            )
         if self.journal is None:
             return None
         size, sha256 = state["scores"], state.get("scores_sha256")

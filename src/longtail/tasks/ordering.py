@@ -27,7 +27,8 @@ def validation_share(sequence: TableSequence, seed: Seed, share: float = 0.05) -
     """Take ``floor(share * n)`` training examples of each task for validation.
 
     A task too small for one example has none (below 20 examples at the paper's 5%). With a tensor
-    of seeds each replica holds out its own examples. A share of 0 gives the sequence back.
+    of seeds each replica holds out its own examples. A share of 0 gives the sequence back. Segments
+    whose rows belong together may hold out fewer (`nlp5` parts no dialogue).
     """
     if not 0 <= share < 1:
         raise ValueError(f"Invalid validation share: {share}, should be in [0, 1)")
@@ -92,8 +93,7 @@ class _Multitask(TaskSequence):
         """All validation examples, as task 0 is all tasks."""
         if i > 0 or not isinstance(self.sequence, TableSequence):
             return None
-        rows = self.sequence.segments("validation")
-        return None if rows is None else rows.view(self.sequence.table, 0, len(self))
+        return self.sequence.validation_union()
 
     def test(self, i: int) -> Examples:
         return self.sequence.test(i)

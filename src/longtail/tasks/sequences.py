@@ -228,6 +228,12 @@ class TableSequence(TaskSequence):
     def union(self) -> Examples:
         return self._train.view(self.table, 0, len(self))
 
+    def validation_union(self) -> Examples | None:
+        """The validation rows of all tasks as one table; None where nothing is held out."""
+        if self._validation is None or not self._validation.sizes.any():
+            return None
+        return self._validation.view(self.table, 0, len(self))
+
     def segments(self, kind: str) -> Segments | None:
         """The rows of the tasks' "train", "validation" or "test" examples."""
         return {"train": self._train, "validation": self._validation, "test": self._test}[kind]

@@ -73,6 +73,7 @@ def test_a_subset_keeps_dialogues_whole() -> None:
     found = subset(turns(10, 3), 8, 0, "woz test")
     assert [e.group for e in found[::3]] == [e.group for e in found[2::3]]
     assert len(found) == 6
+    assert len(subset(turns(10, 3), 2, 0, "")) == 3  # at least one
     assert subset(turns(2, 2), 0, 0, "") == turns(2, 2)
     alone = [Example(str(i), "", ("",)) for i in range(40)]
     one, other = (subset(alone, 9, seed, "") for seed in (0, 1))
@@ -99,19 +100,37 @@ def test_a_share_is_held_out_by_whole_dialogues() -> None:
     assert again.all_rows()[11:].tolist() != found
 
 
-def test_held_out_turns_are_scored_with_those_before_them() -> None:
-    """On WOZ an empty answer is right on half of the turns alone, and on none with those before."""
-    run = miniature_run("finetune", **{"train.validation": 0.3})
+def test_dialogues_stay_whole_where_tasks_are_chosen_or_moved_first() -> None:
+    groups = [str(i // 3) for i in range(60)]
+    rows = QuestionRows.of([list(range(30)), list(range(30, 60))], groups)
+    wanted = rows.split(3, 0.4)[0].all_rows().tolist()
+    assert [len(unit) for unit in units_of(wanted, groups)] == [3] * 8
+    for found in (rows.select(np.array([0, 1])), rows.to("cpu")):
+        assert found.split(3, 0.4)[0].all_rows().tolist() == wanted
+    held = rows.select(np.array([1])).split(3, 0.4)[0].all_rows().tolist()
+    assert min(held) >= 30
+    assert [len(unit) for unit in units_of(held, groups)] == [3] * 4
+    again = rows.split(3, 0.4)[1].split(3, 0.5)[0].all_rows().tolist()
+    assert {len(unit) for unit in units_of(again, groups)} == {3}
+    with pytest.raises(ValueError, match="different numbers of questions"):
+        rows.split(torch.tensor([1, 2]), 0.4)
+
+
+@pytest.mark.parametrize("method", ["finetune", "multitask"])
+def test_held_out_turns_are_scored_with_those_before_them(method: str, monkeypatch: Any) -> None:
+    """The first turn of each dialogue names a goal, and of later ones alone many name none."""
+    run = miniature_run(method, **{"train.validation": 0.3})
     evaluate: Any = run.evaluate
-    names = list(run.sequence.names)
-    held = run.sequence.validation(names.index("woz"))
+    task = 0 if method == "multitask" else list(run.sequence.names).index("woz")
+    held = run.sequence.validation(task)
     assert held is not None
     rows = read(held)[1].tolist()
-    groups = [evaluate.examples[row].group for row in rows]
-    whole = [e.group for e, k in zip(evaluate.examples, evaluate.kinds, strict=True) if k == "woz"]
-    assert {group: groups.count(group) for group in groups} == {
-        group: whole.count(group) for group in groups
-    }
+    assert [evaluate.kinds[row] for row in rows].count("woz") == 18  # of 64
+    right = [evaluate.examples[row].answers[0] for row in rows]
+    monkeypatch.setattr(evaluate, "answers", lambda model, rows: [""] * len(rows))
+    assert evaluate.validation(run.model, run.sequence, task) == 0
+    monkeypatch.setattr(evaluate, "answers", lambda model, rows: right)
+    assert evaluate.validation(run.model, run.sequence, task) == 1
 
 
 def test_the_long_tail_uses_every_row_once() -> None:

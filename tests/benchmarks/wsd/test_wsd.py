@@ -13,7 +13,7 @@ from longtail.benchmarks.wsd.baselines import baselines
 from longtail.benchmarks.wsd.corpus import TaggedCorpus
 from longtail.benchmarks.wsd.evaluation import TOKENS, Evaluation, best_is_gold
 from longtail.benchmarks.wsd.miniature import miniature, sentences
-from longtail.benchmarks.wsd.pairs import PairTable
+from longtail.benchmarks.wsd.pairs import PairRows, PairTable
 from longtail.benchmarks.wsd.prepared import prepare
 from longtail.benchmarks.wsd.tasks import word_tasks
 from longtail.benchmarks.wsd.tokens import HashingTokenizer
@@ -205,6 +205,16 @@ def test_the_union_is_validated_where_its_first_task_holds_nothing_out() -> None
     assert held.sizes[0] == 0 < held.sizes.sum()
     assert evaluate_validation(Oracle(1.0), multitask(words), Evaluation()) == 1
     assert evaluate_validation(Oracle(-1.0), multitask(words), Evaluation()) == 0
+
+
+def test_the_union_of_what_is_held_out_is_pairs_not_targets() -> None:
+    words = validation_share(word_tasks(PREPARED, seed=0), 0, 0.2)
+    held = multitask(words).validation(0)
+    parts = [words.validation(i) for i in range(len(words))]
+    assert isinstance(held, PairRows)
+    assert held.numbers.tolist() == [n for part in parts if part for n in part.numbers.tolist()]
+    nothing = validation_share(word_tasks(PREPARED, seed=0), 0, 1e-3)
+    assert multitask(nothing).validation(0) is None
 
 
 def test_a_stack_scores_as_its_members_do() -> None:

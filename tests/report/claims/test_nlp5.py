@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from longtail.report.claims.nlp5 import METHODS, nlp5, nlp5_long_tail
+from longtail.report.claims.nlp5 import nlp5, nlp5_long_tail
+
+METHODS = ("finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem")
 
 
 def rows(gains: list[float], multitask: float = 80.0) -> list[dict[str, Any]]:
@@ -39,9 +41,9 @@ def test_without_rows_of_replay_nothing_is_said_of_it() -> None:
 
 
 def test_the_long_tail_asks_whether_mc_helps() -> None:
-    assert holds(nlp5_long_tail(rows([5.0, 1.0, 1.0, 1.0, -1.0, 2.0]))) == [
-        True, True, True, True, True, False, True, True,
-    ]  # fmt: skip
+    claims = nlp5_long_tail(rows([5.0, 1.0, 1.0, 1.0, -1.0, 2.0]))
+    assert holds(claims) == [True, True, True, True, True, True, False, True]
+    assert claims[6]["claim"] == "DER++: MC raises RP"
     assert holds(nlp5_long_tail(rows([-1.0] * 6)))[0] is False
 
 
@@ -57,6 +59,31 @@ def test_an_optimizer_that_is_kept_is_compared_with_where_it_was_run(ask: Any) -
     assert added["verdict"] == "undecided"
 
 
-def test_missing_rows_are_missed() -> None:
+def test_a_method_without_all_its_rows_costs_the_others_nothing() -> None:
+    some = rows([1.0] * 6)
+    whole = [c["claim"] for c in nlp5(some)]
+    others = [row for row in some if (row["method"], row["policy"]) != ("ewc", "reset")]
+    assert [c["claim"] for c in nlp5(others)] == [c for c in whole if not c.startswith("EWC:")]
+    diverged = [{**r, "RP": None} if r["method"] == "ewc" else r for r in some]
+    claims = nlp5(diverged)
+    assert [c["claim"] for c in claims] == whole
+    assert [c["verdict"] for c in claims if c["claim"].startswith("EWC:")] == ["undecided"]
+    assert claims[1]["numbers"]["methods"] == 5
+    mine = [{**row, "method": "mine"} for row in some if row["method"] == "ewc"]
+    assert "mine: MC raises RP" in [c["claim"] for c in nlp5([*some, *mine])]
+
+
+def test_without_the_paper_s_comparison_that_with_an_optimizer_that_is_kept_stays() -> None:
+    some = [
+        {"method": "finetune", "policy": policy, "RP": score, "RP_se": 0.1}
+        for policy, score in (("continual", 5.0), ("carry", 3.0))
+    ]
+    (found,) = nlp5(some)
+    assert (found["claim"].partition(":")[0], found["verdict"]) == ("Finetune", "holds")
+    assert nlp5_long_tail(some) == [found]
+
+
+@pytest.mark.parametrize("ask", [nlp5, nlp5_long_tail])
+def test_missing_rows_are_missed(ask: Any) -> None:
     with pytest.raises(KeyError):
-        nlp5([{"method": "finetune", "policy": "continual", "RP": 1.0}])
+        ask([{"method": "finetune", "policy": "continual", "RP": 1.0}])

@@ -42,8 +42,8 @@ class Settings:
     """What the sequence is made of, and the model that learns it."""
 
     order: tuple[str, ...] = option(TASKS, "the tasks, in the order they are learned")
-    per_task: int = option(0, "training questions of each task; 0: all")
-    test_per_task: int = option(0, "test questions of each task; 0: all")
+    per_task: int = option(0, "training questions of each task, of WOZ whole dialogues; 0: all")
+    test_per_task: int = option(0, "test questions of each task, of WOZ whole dialogues; 0: all")
     sizes: tuple[int, ...] = option((), "training questions, one number a task of `order`")
     subset: int = option(0, "seed of the choice where not all questions are taken")
     long_tail: int = option(0, "cut the tasks into so many small ones, drawn in long-tail order")

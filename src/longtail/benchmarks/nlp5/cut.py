@@ -15,6 +15,7 @@ from torch import Tensor
 from longtail.benchmarks.nlp5.examples import Example
 from longtail.support.random import Seed, permutation, uniform
 from longtail.tasks import Segments, order_sampled
+from longtail.tasks.ordering import Device
 from longtail.tasks.sequences import floor
 
 EXPONENT = 1.0  # the k-th part of a task has a share proportional to k ** -EXPONENT
@@ -39,26 +40,32 @@ class QuestionRows(Segments):
     """Rows of a task's questions, of which whole dialogues are held out.
 
     Args:
+        rows: of each task, the turns of a dialogue one after another.
         groups: the dialogue of every row of the table, empty for a question of its own.
     """
 
-    def __init__(
-        self, offsets: np.ndarray, rows: Tensor | None = None, groups: Sequence[str] = ()
-    ) -> None:
-        super().__init__(offsets, rows)
+    def __init__(self, rows: Segments, groups: Sequence[str]) -> None:
+        super().__init__(rows.offsets - rows.offsets[0], rows.all_rows())
         self.groups = groups
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], groups: Sequence[str]) -> QuestionRows:
         """One list of rows per task."""
-        found = Segments.from_lists(rows)
-        return cls(found.offsets, found.rows, groups)
+        return cls(Segments.from_lists(rows), groups)
+
+    def select(self, order: np.ndarray) -> QuestionRows:
+        return QuestionRows(super().select(order), self.groups)
+
+    def to(self, device: Device) -> QuestionRows:
+        return QuestionRows(super().to(device), self.groups)
 
     def split(self, seed: Seed, fraction: float) -> tuple[Segments, Segments]:
         """At most ``floor(fraction * n)`` of each segment's rows, and the others, in order.
 
         Dialogues come in random order, and those are taken that still fit.
         """
+        if isinstance(seed, Tensor):
+            raise ValueError("Invalid seed: replicas would hold out different numbers of questions")
         rows: list[int] = self.all_rows().tolist()
         groups = [self.groups[row] for row in rows]
         clock = uniform(len(rows), seed, "split").tolist()
@@ -71,7 +78,7 @@ class QuestionRows(Segments):
             places = range(start, stop)
             held.append([rows[i] for i in places if i in chosen])
             rest.append([rows[i] for i in places if i not in chosen])
-        return Segments.from_lists(held), Segments.from_lists(rest)
+        return QuestionRows.of(held, self.groups), QuestionRows.of(rest, self.groups)
 
 
 def units_of(rows: Sequence[int], groups: Sequence[str]) -> list[list[int]]:

@@ -90,6 +90,12 @@ class WordTasks(TableSequence):
     def union(self) -> PairRows:
         return self._pairs("train", range(len(self)))
 
+    def validation_union(self) -> PairRows | None:
+        found = self.segments("validation")
+        if found is None or not found.sizes.any():
+            return None
+        return self._pairs("validation", range(len(self)))
+
     def _pairs(self, kind: str, tasks: range) -> PairRows:
         return PairRows(self.pairs, self.pairs.targets.pairs_of(self.targets(kind, tasks)))
 
