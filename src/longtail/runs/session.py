@@ -38,6 +38,7 @@ from longtail.support.files import FolderLock, remove_temporary
 from longtail.support.machine import now, versions
 from longtail.support.random import derive
 from longtail.support.signals import Stopped, StopRequest
+from longtail.tasks import TaskSequence
 from longtail.training import Interrupted, Run, train
 
 _ENTRIES = frozenset({"run", "generators", "scores", "seconds", "sessions", "started"})
@@ -103,7 +104,8 @@ def train_run(
 
     Raises:
         ValueError: the folder holds another configuration or cannot be made, or a living process
-            holds it, or code or data have changed and ``options.keep`` is set.
+            holds it, or it was begun with other tasks, or code or data have changed and
+            ``options.keep`` is set.
         Stopped: a signal came; the state is saved.
     """
     options = options or RunOptions()
@@ -118,6 +120,7 @@ def train_run(
             with _threads(options.threads):
                 seed_generators(derive(config.seed, "run"))
                 run = build_run(config, place)
+                _require_same_tasks(files, run.sequence)
                 record = _recorder(files, settings, watch)
                 session = Session(
                     run, files, settings, tell, options.snapshot_minutes, options.stop_on_nan
@@ -161,6 +164,7 @@ def train_stack(
         with _threads(options.threads):
             seed_generators(derive(configs[0].seed, "run"))
             stack = build_stack(configs, place)
+            _require_same_tasks(files, stack.run.sequence)
             record = _recorder(files, settings, watch)
             ids = {"runs": list(settings)}
             session = Session(
@@ -251,6 +255,18 @@ def _renew(files: RunFiles | StackFiles, settings: Mapping[str, Any], claim: Cla
     claim.tell.warn(f"{changed} since {files.folder} was computed: it is computed anew")
     files.clear()
     files.write_settings(settings, claim.code.as_dict())
+
+
+def _require_same_tasks(files: RunFiles | StackFiles, sequence: TaskSequence) -> None:
+    """Refuse to go on with other tasks than a run was begun with: it would be of both.
+
+    Settings may be equal and tasks not, where another version of a benchmark cuts them otherwise.
+    """
+    if files.has_other_tasks(sequence.names, sequence.train_sizes, sequence.test_sizes):
+        raise ValueError(
+            f"{files.tasks} lists other tasks, or other sizes, than the benchmark has now; give "
+            "--fresh to compute this run anew, or choose another --out"
+        )
 
 
 def _claim(
@@ -532,11 +548,6 @@ class Session:
             missing = self.run.state_dict().keys() - _LATER - state["run"].keys()
         if missing:
             return f"it has no {min(missing)}"
-        tasks = self.run.sequence
-        if self.files.has_other_tasks(tasks.names, tasks.train_sizes, tasks.test_sizes):
-            return (
-                f"{self.files.tasks.name} lists other tasks, or sizes, than the benchmark has now"
-            )
         if self.journal is None:
             return None
         size, sha256 = state["scores"], state.get("scores_sha256")
