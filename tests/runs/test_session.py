@@ -22,6 +22,7 @@ from longtail.methods import METHODS, Finetune
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import RunConfig, resolve
 from longtail.runs.files import RunFiles
+from longtail.runs.integrity import damage
 from longtail.runs.progress import Reporter
 from longtail.runs.session import RunOptions, train_run, train_stack
 from longtail.runs.snapshot import SnapshotError, Snapshots
@@ -582,6 +583,19 @@ def test_zeroed_scores_of_the_right_size_are_noticed(tmp_path):
     train_run(small(), out, reporter=heard)
     assert "scores.jsonl has other lines than it counts on" in heard.named("warn")[0][1]
     assert content(out) == content(tmp_path / "whole")
+
+
+def test_a_run_may_leave_no_weights(tmp_path):
+    config = small("train.average=task")
+    train_run(config, tmp_path / "whole", QUIET)
+    found = train_run(config, tmp_path / "lean", replace(QUIET, weights=False))
+    names = [{path.name for path in (tmp_path / f).iterdir()} for f in ("whole", "lean")]
+    assert names[0] - names[1] == {"model.safetensors", "average.safetensors"}
+    assert damage(RunFiles(tmp_path / "lean")) is None
+    for name in ("summary.json", "scores.jsonl", "config.toml", "tasks.json"):
+        assert (tmp_path / "lean" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert train_run(config, tmp_path / "lean", QUIET) == found  # finished is finished
+    assert not (tmp_path / "lean" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("key", ["names", "train_sizes", "test_sizes"])

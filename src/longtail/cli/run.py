@@ -26,7 +26,8 @@ unless your own code or the data files it read have changed: then it is computed
 """
 USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] [settings]"
 RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}
-RESERVED |= {"help", "benchmark", "stop-on-nan", "keep", "fresh", "replicas"}
+NO_WEIGHTS = "a finished run leaves its scores, not its weights"
+RESERVED |= {"help", "benchmark", "stop-on-nan", "no-weights", "keep", "fresh", "replicas"}
 TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
 TITLES |= {"optim": "the optimizer"}
 
@@ -84,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="stop where weights or losses are infinite or NaN",
     )
+    add("--no-weights", action="store_true", help=NO_WEIGHTS)
     add("--quiet", action="store_true", help="print only warnings and errors")
     add("--json", action="store_true", help="JSON lines on stdout")
 
@@ -210,6 +212,7 @@ def main(args: argparse.Namespace) -> int:
         stop_on_nan=args.stop_on_nan,
         keep=args.keep,
         fresh=args.fresh,
+        weights=not args.no_weights,
     )
     if args.replicas is not None:
         return train_replicas(config, out, options, args)

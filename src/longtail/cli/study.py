@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from longtail.cli.run import add_freshness
+from longtail.cli.run import NO_WEIGHTS, add_freshness
 
 EXAMPLES = """examples:
   longtail study studies/table1.toml --dry-run            the runs it stands for, and an estimate
@@ -74,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a run whose weights or losses become infinite or NaN fails; the others go on",
     )
+    parser.add_argument("--no-weights", action="store_true", help=NO_WEIGHTS)
     parser.add_argument("--no-report", action="store_true", help="leave out tables and page")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
     parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
@@ -104,6 +105,7 @@ def main(args: argparse.Namespace) -> int:
             log=tuple(args.log),
             keep=args.keep,
             fresh=args.fresh,
+            weights=not args.no_weights,
         ),
         report=not args.no_report,
         command=command_line(args),

@@ -62,6 +62,7 @@ class RunOptions:
             number.
         keep: refuse to compute a run anew whose code or data have changed, in place of doing so.
         fresh: compute it anew in any case.
+        weights: whether a finished run leaves its weights, and their average where it kept one.
     """
 
     device: str = "auto"
@@ -72,6 +73,7 @@ class RunOptions:
     stop_on_nan: bool = False
     keep: bool = False
     fresh: bool = False
+    weights: bool = True
 
     def __post_init__(self) -> None:
         if self.keep and self.fresh:
@@ -127,10 +129,8 @@ def train_run(
                 )
                 session.train(_title(config), on_step)
                 result = run_summary(run, config)
-                files.write_weights(_weights(run.model))
-                if run.average is not None:
-                    with run.average.applied():
-                        files.write_average(_weights(run.model))
+                if options.weights:
+                    _write_weights(files, run)
                 session.write_timing()
                 record()
                 files.finish([config.id], result)
@@ -360,6 +360,13 @@ def _threads(count: int | None) -> Iterator[None]:
 
 def _title(config: RunConfig) -> str:
     return f"{config.benchmark}, {config.method}, {config.optimizer}, seed {config.seed}"
+
+
+def _write_weights(files: RunFiles, run: Run) -> None:
+    files.write_weights(_weights(run.model))
+    if run.average is not None:
+        with run.average.applied():
+            files.write_average(_weights(run.model))
 
 
 def _weights(model: nn.Module) -> bytes:
