@@ -26,10 +26,10 @@ unless your own code or the data files it read have changed: then it is computed
 """
 USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] [settings]"
 RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}
-NO_WEIGHTS = "a finished run leaves its scores, not its weights"
 RESERVED |= {"help", "benchmark", "stop-on-nan", "no-weights", "keep", "fresh", "replicas"}
 TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
 TITLES |= {"optim": "the optimizer"}
+NO_WEIGHTS = "a finished run leaves its scores, not its weights"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
