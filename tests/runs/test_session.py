@@ -615,7 +615,7 @@ def test_a_run_does_not_go_on_with_other_tasks(tmp_path, key):
     assert content(out) == content(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("text", ["", "{"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000], ids=["", "cut", "other", "deep"])
 def test_a_damaged_list_of_tasks_is_written_anew(tmp_path, text):
     train_run(small(), tmp_path / "whole", QUIET)
     out = tmp_path / "pieces"

@@ -146,7 +146,7 @@ class TrainingFiles(ABC):
     def has_other_tasks(self, names: Sequence[str], train_sizes: Any, test_sizes: Any) -> bool:
         """Whether the tasks that were written here are not these; a damaged list says nothing."""
         try:
-            written = json.loads(self.tasks.read_text("utf-8"))
+            written = parse_json(self.tasks, dict)
         except (OSError, ValueError):
             return False
         return written != _listed(names, train_sizes, test_sizes)
