@@ -8,7 +8,7 @@ SemCor's batches), each with batch assembly, forward, backward, optimizer and th
 1. transformers' BertModel, eager, autocast, torch's fused AdamW
 2. the same, captured as one CUDA graph per width
 3. `SentencePairs` on our encoder, through the training loop's own captured step, Continual AdamW
-4. as 3, four runs (two policies, two learning rates) stacked
+4. as 3, four runs (two policies, two learning rates) stacked; then 3 and 4 with padding
 5. forward and backward alone, captured: `torch.compile`d BertModel, and our encoder
 6. as 5 with torch's fused AdamW
 
@@ -34,13 +34,15 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from longtail.benchmarks.wsd.model import SentencePairs
+from longtail.benchmarks.wsd.pairs import Shape
 from longtail.methods import Finetune
+from longtail.models.encoder.fused import packed_rows
 from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.names import POLICIES
 from longtail.replicas import build_model
 from longtail.tasks import Objective, Segments, TableSequence
 from longtail.tasks.evaluator import outputs_of
-from longtail.tasks.examples import Ragged
+from longtail.tasks.examples import Packable, Ragged
 from longtail.training import Run
 from longtail.training.optimizer import set_learning_rate
 from longtail.training.settings import TrainSettings
@@ -64,6 +66,7 @@ class Pairs:
     """Made-up pairs; consecutive twelves are batches of one width."""
 
     host_index = full_batches = True
+    packs = True  # False: with their padding
 
     def __init__(self, batches: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -75,6 +78,7 @@ class Pairs:
         at = np.arange(WIDTHS[-1])
         ends = (at == lengths[:, None] // 2) | (at == lengths[:, None] - 1)
         ids = np.where(at < lengths[:, None], np.where(ends, SEP, ids), 0)
+        self.known = lengths
         self.ids, self.lengths = torch.from_numpy(ids), torch.from_numpy(lengths)
         self.labels = torch.from_numpy((rng.random(len(lengths)) < 0.2).astype(np.float32))
 
@@ -91,15 +95,21 @@ class Pairs:
         return self
 
     def __getitem__(self, index: Tensor) -> tuple[Ragged, Tensor]:
-        width, numbers = self.stage(index)
-        return self.assemble(width, numbers.pin_memory().to(self.ids.device, non_blocking=True))
+        shape, numbers = self.stage(index)
+        return self.assemble(shape, numbers.pin_memory().to(self.ids.device, non_blocking=True))
 
-    def stage(self, index: Tensor) -> tuple[int, Tensor]:
-        return int(self.widths[index.numpy()].max()), index
+    def sizes(self, numbers: Tensor) -> np.ndarray:
+        return self.known[numbers.numpy()]
 
-    def assemble(self, width: int, numbers: Tensor) -> tuple[Ragged, Tensor]:
-        ids = self.ids[numbers][..., :width]
-        return Ragged(ids, self.lengths[numbers]), self.labels[numbers]
+    def stage(self, index: Tensor, packed: int = 0) -> tuple[Shape, Tensor]:
+        if packed:
+            tokens = int(self.sizes(index).sum(-1).max())
+            return Shape(WIDTHS[-1], packed_rows(tokens, packed)), index
+        return Shape(int(self.widths[index.numpy()].max()), None), index
+
+    def assemble(self, shape: Shape, numbers: Tensor) -> tuple[Ragged, Tensor]:
+        ids, lengths = self.ids[numbers][..., : shape.width], self.lengths[numbers]
+        return Packable.of(Ragged(ids, lengths), shape.room), self.labels[numbers]
 
 
 class Theirs(nn.Module):
@@ -150,10 +160,10 @@ def their_step(pairs: Pairs, graphs: bool) -> Callable[[int], None]:
     lr = torch.tensor(1e-6, device=DEVICE) if graphs else 1e-6
     optimizer = torch.optim.AdamW(model.parameters(), lr, fused=True, capturable=graphs)
     numbers = torch.zeros(B, dtype=torch.long, device=DEVICE)
-    captured: dict[int, torch.cuda.CUDAGraph] = {}
+    captured: dict[Shape, torch.cuda.CUDAGraph] = {}
 
-    def one(width: int) -> None:
-        inputs, labels = pairs.assemble(width, numbers)
+    def one(shape: Shape) -> None:
+        inputs, labels = pairs.assemble(shape, numbers)
         with torch.autocast(DEVICE, torch.bfloat16, cache_enabled=not graphs):
             loss = F.binary_cross_entropy_with_logits(model(inputs).float(), labels)
         optimizer.zero_grad(set_to_none=True)
@@ -162,26 +172,26 @@ def their_step(pairs: Pairs, graphs: bool) -> Callable[[int], None]:
 
     def step(i: int) -> None:
         rows = torch.arange(i * B, i * B + B) % len(pairs)
-        width, _ = pairs.stage(rows)
+        shape, _ = pairs.stage(rows)
         numbers.copy_(rows, non_blocking=True)
         if not graphs:
             for group in optimizer.param_groups:
                 group["lr"] = 1e-6 * (1 - i / STEPS)
-            one(width)
+            one(shape)
             return
         lr.fill_(1e-6 * (1 - i / STEPS))
-        if width not in captured:
+        if shape not in captured:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(3):
-                    one(width)
+                    one(shape)
             torch.cuda.current_stream().wait_stream(stream)
-            captured[width] = torch.cuda.CUDAGraph()
+            captured[shape] = torch.cuda.CUDAGraph()
             optimizer.zero_grad(set_to_none=True)
-            with torch.cuda.graph(captured[width]):
-                one(width)
-        captured[width].replay()
+            with torch.cuda.graph(captured[shape]):
+                one(shape)
+        captured[shape].replay()
 
     return step
 
@@ -197,8 +207,8 @@ def bare_step(pairs: Pairs, ours: bool, optimise: bool) -> Callable[[int], None]
     model: Any = net if ours else torch.compile(net, dynamic=False)
     optimizer = torch.optim.AdamW(net.parameters(), 1e-6, fused=True, capturable=True)
 
-    def one(width: int, numbers: Tensor) -> None:
-        inputs, labels = pairs.assemble(width, numbers)
+    def one(shape: Shape, numbers: Tensor) -> None:
+        inputs, labels = pairs.assemble(shape, numbers)
         with torch.autocast(DEVICE, torch.bfloat16, cache_enabled=False):
             loss = F.binary_cross_entropy_with_logits(model(inputs).float(), labels)
         optimizer.zero_grad(set_to_none=True)
@@ -210,28 +220,28 @@ def bare_step(pairs: Pairs, ours: bool, optimise: bool) -> Callable[[int], None]
 
 
 def replayed(
-    pairs: Pairs, one: Callable[[int, Tensor], None], forget: Callable[[], None]
+    pairs: Pairs, one: Callable[[Shape, Tensor], None], forget: Callable[[], None]
 ) -> Callable[[int], None]:
     """The step `one` as a CUDA graph per width; `forget` drops the warm-up's gradients."""
     numbers = torch.zeros(B, dtype=torch.long, device=DEVICE)
-    captured: dict[int, torch.cuda.CUDAGraph] = {}
+    captured: dict[Shape, torch.cuda.CUDAGraph] = {}
 
     def step(i: int) -> None:
         rows = torch.arange(i * B, i * B + B) % len(pairs)
-        width, _ = pairs.stage(rows)
+        shape, _ = pairs.stage(rows)
         numbers.copy_(rows, non_blocking=True)
-        if width not in captured:
+        if shape not in captured:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(3):
-                    one(width, numbers)
+                    one(shape, numbers)
             torch.cuda.current_stream().wait_stream(stream)
             forget()
-            captured[width] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(captured[width]):
-                one(width, numbers)
-        captured[width].replay()
+            captured[shape] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(captured[shape]):
+                one(shape, numbers)
+        captured[shape].replay()
 
     return step
 
@@ -339,7 +349,7 @@ def main() -> None:
         name: str, step: Callable[[int], None], steps: int, run: Run | None = None
     ) -> float:
         begin = time.perf_counter()
-        for i in range(24):  # every width is warm and captured
+        for i in range(160):  # every shape is warm and captured
             step(i)
         torch.cuda.synchronize()
         print(f"    ready after {time.perf_counter() - begin:.1f} s", flush=True)
@@ -366,10 +376,18 @@ def main() -> None:
     one = measure("one run, captured", our_step(one_run, pairs), steps, one_run)
     four_runs = our_run(pairs, stacked=True)
     four = measure("four runs stacked", our_step(four_runs, pairs), steps, four_runs)
+    pairs.packs = False
+    padded = [
+        measure(f"{name}, with padding", our_step(run, pairs), steps, run)
+        for name, run in (("one run", our_run(pairs, False)), ("four runs", our_run(pairs, True)))
+    ]
     ratios = {"four stacked": four / one}
+    more = {"packed against padded, one run": one / padded[0]}
+    more["packed against padded, four runs"] = four / padded[1]
+    print(*(f"{name}: {value:.2f}" for name, value in more.items()), sep="\n", flush=True)
     if eager:
         ratios["speed-up"] = eager / one
-    write(ratios=ratios, bars=BARS)
+    write(ratios=ratios | more, bars=BARS)
     found, bare = evaluation(one_run, 60_000 if options.quick else 238_000)
     ratios["evaluation"] = found / bare
     holds = {
@@ -381,7 +399,7 @@ def main() -> None:
     print(f"evaluation: {found:.0f} pairs/s, bare pass {bare:.0f} pairs/s")
     rows.append({"step": "evaluation", "pairs/s": found})
     rows.append({"step": "evaluation, a bare pass", "pairs/s": bare})
-    write(holds=holds)
+    write(ratios=ratios | more, holds=holds)
     if theirs:
         encoder: dict[str, float] = {}
         for name, optimise in (("forward and backward", False), ("with AdamW", True)):
@@ -392,7 +410,7 @@ def main() -> None:
             encoder[name] = compiled / own
             print(f"our encoder, {name}: {encoder[name]:.2f} times compiled transformers")
         named = {f"our encoder against compiled transformers, {k}": v for k, v in encoder.items()}
-        write(ratios={**ratios, **named})
+        write(ratios={**ratios, **more, **named})
     sys.exit(0 if all(holds.values()) or options.no_fail else 1)
 
 

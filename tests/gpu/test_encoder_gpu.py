@@ -20,7 +20,7 @@ from longtail.models.encoder import (
 )
 from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.replicas import Replicas
-from longtail.tasks.examples import Ragged
+from longtail.tasks.examples import Packable, Ragged
 
 pytestmark = [
     pytest.mark.gpu,
@@ -156,6 +156,30 @@ def test_block_sizes_do_not_change_results(
     assert error(other, hidden) < 1e-2
     for name, value in expected.items():
         assert error(found[name], value) < 3e-2, name
+
+
+@pytest.mark.parametrize(
+    ("config", "P", "S", "width"),
+    [(BERT, 1, 1, 20), (BERT, 2, 2, 80), (BERT, 4, 1, 96), (MPNET, 2, 1, 128), (MPNET, 1, 2, 40)],
+)
+def test_packed_sequences_are_computed_as_padded_ones(
+    config: EncoderConfig, P: int, S: int, width: int
+) -> None:
+    model, inputs = stack(config, P, S), pairs(config.pad, (S, 12), width)
+    inputs.lengths[:, 3] = 1  # a row that fills a batch up
+    at = torch.arange(width, device="cuda")
+    ids = inputs.padded.masked_fill(at >= inputs.lengths[..., None], config.pad)
+    inputs = Ragged(ids, inputs.lengths)
+    scores, expected = gradients(model, inputs, bf16=True)
+    expected = {name: value.clone() for name, value in expected.items()}
+    tokens = int(inputs.lengths.sum(-1).max())
+    rows = encoder_fused.packed_rows(tokens)
+    assert tokens <= rows < tokens + encoder_fused.STEP
+    for room in (rows, rows + 3 * encoder_fused.STEP):  # other replicas may have more tokens
+        other, found = gradients(model, Packable.of(inputs, room), bf16=True)
+        assert error(other, scores) < 1e-2
+        for name, value in expected.items():
+            assert error(found[name], value) < 2e-2, name
 
 
 def test_another_pass_before_backward_changes_nothing() -> None:

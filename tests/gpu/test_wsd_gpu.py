@@ -29,11 +29,11 @@ def test_pairs_are_assembled_alike_eagerly_and_in_a_graph() -> None:
     wanted, labels = TABLE[index]
     device = TABLE.to("cuda")
     found, found_labels = device[index]
-    width, numbers = device.stage(index)
+    shape, numbers = device.stage(index)
     numbers = numbers.cuda()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured, _ = device.assemble(width, numbers)
+        captured, _ = device.assemble(shape, numbers)
     graph.replay()
     for got in (found, captured):
         assert torch.equal(got.padded.cpu(), wanted.padded)

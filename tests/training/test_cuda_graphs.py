@@ -1,7 +1,9 @@
 """Padded steps of fixed shape equal plain ones; what a graph would replay is tested on a GPU."""
 
 from collections.abc import Hashable
+from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from longtail.tasks import (
     TensorExamples,
     ragged_examples,
 )
+from longtail.tasks.examples import Packable
 from longtail.training import POLICIES, Run, TrainSettings, train
 from longtail.training import cuda_graphs as graphs
 from longtail.training.cuda_graphs import GraphForward, GraphStep, _Step
@@ -95,6 +98,45 @@ class Staged:
         return self
 
 
+class Packing(Staged):
+    """The same, of whose rows the host knows the lengths."""
+
+    packs, blank = True, 0
+
+    def sizes(self, numbers: Tensor):
+        return self.lengths[numbers].numpy()
+
+    def room(self, sizes, packed: int) -> int:
+        return -(-int(sizes.sum(-1).max()) // (8 * packed)) * 8 * packed
+
+    def stage(self, index: Tensor, packed: int = 0) -> tuple[Hashable, Tensor]:
+        width, _ = super().stage(index)
+        return (width, self.room(self.sizes(index), packed) if packed else None), index
+
+    def assemble(self, shape, numbers: Tensor):
+        width, room = shape
+        rows, targets = super().assemble(width, numbers)
+        return Packable.of(rows, room), targets
+
+    def __getitem__(self, index):
+        rows, targets = super().__getitem__(index)
+        sizes = self.lengths[torch.arange(TOTAL)[index] if isinstance(index, slice) else index]
+        return Packable.of(rows, sizes=sizes.numpy()), targets
+
+
+class FittingBag(Bag):
+    """Sees to it that a step's rows have room for their values, and notes how much is left."""
+
+    seen: ClassVar[list[int]] = []
+
+    def forward(self, inputs: Ragged) -> Tensor:
+        if isinstance(inputs, Packable) and inputs.room is not None:
+            values = int(inputs.lengths.sum(-1).max())
+            assert values <= inputs.room
+            FittingBag.seen.append(inputs.room - values)
+        return super().forward(inputs)
+
+
 def make_run(method="finetune", stacked=False, table=None, model=make_model, **settings) -> Run:
     table = dense() if table is None else table
     bounds = [0, *torch.tensor(SIZES).cumsum(0).tolist()]
@@ -158,6 +200,30 @@ def test_a_table_read_in_two_halves_has_few_shapes(name: str, stacked: bool) -> 
     )
     assert {len(one.weights) for one in step.steps.values()} == {5}
     assert len(step.steps) <= 2 * 3  # with and without replay, three widths
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("name", ["finetune", "reservoir", "derpp", "agem"])
+def test_a_step_knows_what_room_its_rows_need(name: str, stacked: bool) -> None:
+    args = {"table": Packing(ragged()), "model": lambda _: FittingBag(), "batch_size": 5}
+    FittingBag.seen.clear()
+    assert_padded_equals_plain(name, stacked, **args)
+    if not stacked:  # under vmap a tuple's further attributes are gone
+        assert len(FittingBag.seen) > 30
+        assert min(FittingBag.seen) < 16  # two draws have the same room, so others have more left
+        assert name != "finetune" or max(FittingBag.seen) < 8
+    run = make_run(name, stacked, **args)
+    run.take_step = GraphStep(run, capture=False)
+    train(run)
+    if name != "finetune":
+        buffer = run.method.buffer
+        rooms = {key[1] for key in run.take_step.steps}
+        assert rooms > {None} or (rooms and None not in rooms)
+        assert buffer._sizes is not None
+        assert buffer._sizes.tolist() == buffer._fields[1].tolist()
+        again = type(buffer)(buffer.capacity, buffer.seed)
+        again.load_state_dict(buffer.state_dict())
+        assert np.array_equal(again._sizes, buffer._sizes)
 
 
 @pytest.mark.parametrize("name", ["finetune", "ewcpp", "reservoir", "derpp", "agem"])

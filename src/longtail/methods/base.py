@@ -28,6 +28,7 @@ from longtail.methods.buffers import widen
 from longtail.replicas import lead_of
 from longtail.support.random import Seed
 from longtail.tasks import Batch, Examples, Objective, Outputs, Ragged, map_leaves
+from longtail.tasks.examples import Packable
 
 
 class Method:
@@ -212,6 +213,8 @@ def join(parts: list[Any], dim: int) -> Any:
             return torch.cat(values, dim)
         width = max(value.padded.shape[dim + 1] for value in values)
         padded = [widen(value.padded, dim + 1, width) for value in values]
-        return Ragged(torch.cat(padded, dim), torch.cat([value.lengths for value in values], dim))
+        joined = torch.cat(padded, dim), torch.cat([value.lengths for value in values], dim)
+        rooms = [v.room for v in values if isinstance(v, Packable) and v.room is not None]
+        return Packable.of(Ragged(*joined), sum(rooms) if len(rooms) == len(values) else None)
 
     return map_leaves(leaf, *parts)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from longtail.support.random import Seed, integers, permutation, sample, uniform
-from longtail.tasks.examples import Device, Examples, Ragged, map_leaves
+from longtail.tasks.examples import Device, Examples, Packable, Ragged, map_leaves
 
 _STEP = 16  # ragged storage widens in steps, so that slowly growing rows do not copy it often
 
@@ -45,6 +45,8 @@ class Storage(ABC):
         self.leads = leads
         self.draws = self.version = 0
         self._planned: Iterator[Tensor] | None = None
+        self._room: int | None = None  # for the ragged rows of each of these draws
+        self._sizes: np.ndarray | None = None  # of the ragged rows, by slot, where the host knows
         self._base = np.arange(self.replicas or 1)[:, None] * capacity
         self._structure: Any = None
         self._fields: list[Tensor] = []
@@ -82,6 +84,14 @@ class Storage(ABC):
         """Copy rows ``sources`` to ``slots``, all distinct; both count over replicas and rows."""
         if not self._fields:
             self._allocate(rows)
+            if getattr(rows[0], "sizes", None) is not None:
+                self._sizes = np.zeros((self.replicas or 1) * self.capacity, dtype=np.int64)
+        if self._sizes is not None:
+            known = getattr(rows[0], "sizes", None)
+            if known is None:
+                self._sizes = None
+            else:
+                self._sizes[slots] = known.ravel()[sources]
         source, slot = self._index(sources), self._index(slots)
         for i, (dim, new) in enumerate(zip(self._dims, tensors_of(rows), strict=True)):
             new = new.detach() if self.replicas is None else new.detach().flatten(dim, dim + 1)
@@ -104,7 +114,7 @@ class Storage(ABC):
         Every set of ``k`` rows is as likely.
         """
         if self._planned is not None:
-            return self._read(next(self._planned))
+            return self._packable(self._read(next(self._planned)))
         rows = self._read(self._index(self._flat(self._choose(k))))
         return _trim(rows) if True in self._padded else rows
 
@@ -120,18 +130,32 @@ class Storage(ABC):
         filled = np.concatenate((chosen, fill), -1)
         return torch.from_numpy(np.stack([self._flat(slots) for slots in filled]))
 
+    def sizes(self, numbers: Tensor) -> np.ndarray | None:
+        """Lengths ``[draws, S, size]`` of the rows a plan reads, where the host knows them."""
+        if self._sizes is None:
+            return None
+        return self._sizes[numbers.numpy()].reshape(len(numbers), self.replicas or 1, -1)
+
     @contextmanager
-    def planned(self, numbers: Tensor) -> Iterator[None]:
+    def planned(self, numbers: Tensor, room: int | None = None) -> Iterator[None]:
         """Within it, draws read the rows ``numbers [draws, S * size]``, one line after the other.
 
         Ragged rows come at their stored width: the longest one is not looked up, for which the
         host would have to wait.
+
+        Args:
+            room: that each of these draws needs, of which the host knows by :meth:`sizes`.
         """
-        self._planned = iter(numbers.unbind())
+        self._planned, self._room = iter(numbers.unbind()), room
         try:
             yield
         finally:
-            self._planned = None
+            self._planned = self._room = None
+
+    def _packable(self, rows: Any) -> Any:
+        if self._room is None or not isinstance(rows[0], Ragged):
+            return rows
+        return Packable.of(rows[0], self._room), *rows[1:]
 
     def _flat(self, slots: np.ndarray) -> np.ndarray:
         """Slots ``[S?, k]`` as numbers over all replicas, ``[S * k]``."""
@@ -186,6 +210,8 @@ class Storage(ABC):
         self.version += 1
         if self._fields:
             self._padded, self._device = _padded(self._structure), self._fields[0].device
+        ragged = bool(self._padded) and self._padded[0]
+        self._sizes = self._fields[1].cpu().numpy().astype(np.int64) if ragged else None
 
 
 class ReservoirBuffer(Storage):

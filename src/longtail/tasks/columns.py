@@ -1,7 +1,7 @@
 """Columns of a table: tensors, memory-mapped arrays, and rows of different lengths end to end."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,23 @@ class Ragged(NamedTuple):
         """True where a value is real, ``[..., n, L]``."""
         longest = self.padded.shape[self.lengths.ndim]
         return torch.arange(longest, device=self.lengths.device) < self.lengths[..., None]
+
+
+class Packable(Ragged):
+    """Rows of whose lengths the host knows something, without a look at the device.
+
+    A model that can may so do without their padding, in a captured step too. Whoever makes other
+    rows of these makes a plain ``Ragged``, of which nothing is known.
+    """
+
+    room: int | None = None  # for the values of a replica end to end: of the one with the most
+    sizes: np.ndarray | None = None  # the lengths
+
+    @classmethod
+    def of(cls, rows: Ragged, room: int | None = None, sizes: np.ndarray | None = None) -> Self:
+        found = cls(*rows)
+        found.room, found.sizes = room, sizes
+        return found
 
 
 class RaggedColumn:

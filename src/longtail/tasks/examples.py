@@ -14,7 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.tasks.columns import Array, Column, Device, Index, Ragged, RaggedColumn, narrow, take
+from longtail.tasks.columns import (
+    Array,
+    Column,
+    Device,
+    Index,
+    Packable,
+    Ragged,
+    RaggedColumn,
+    narrow,
+    take,
+)
 
 __all__ = [
     "Batch",
@@ -22,6 +32,7 @@ __all__ = [
     "Examples",
     "Index",
     "Inputs",
+    "Packable",
     "Ragged",
     "RaggedColumn",
     "Rows",
@@ -71,11 +82,16 @@ class Examples(Protocol):
     - ``host_index = True``: it wants row numbers on the CPU, where it looks up lengths or files.
     - ``full_batches = True``: batches shorter than the others are filled up to full size, not to
       the next power of two, which makes fewer shapes.
+    - ``blank``: the number of a row that has as little in it as a row can, with which batches are
+      filled up; without it, by its row 0.
     - ``capturable = True``: with numbers on its device, reading launches the same kernels every
       time and waits for nothing.
     - ``stage(index) -> (shape, numbers)`` and ``assemble(shape, numbers) -> batch``: reading in two
       halves. The first is the host's: the shape of the batch, one of a few (hashable), and a tensor
       of int64 on the CPU; the second gets these numbers on the device, where it is captured.
+    - ``packs = True``: with ``stage(index, packed)``, more than 0 for fewer shapes, ``assemble``
+      makes batches whose inputs are :class:`Packable`, with a room; ``sizes(numbers)`` are the
+      lengths of rows, on the host, and ``room(sizes, packed)`` is what they need.
     """
 
     def __len__(self) -> int: ...

@@ -21,7 +21,6 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from longtail.methods import EWC, CoFiMA, Method
 from longtail.methods.fisher import BATCH, Fisher
@@ -29,7 +28,7 @@ from longtail.replicas import lead_of, parameter_groups
 from longtail.support.eval_mode import evaluation_mode
 from longtail.tasks import Batch, Examples, Objective
 from longtail.tasks.examples import rows_device
-from longtail.training.cuda_graphs import Graphs, padded_size, reading
+from longtail.training.cuda_graphs import Graphs, filled, padded_size, reading
 from longtail.training.optimizer import MOST_GRAPHS, autocast, captures
 from longtail.training.settings import TrainSettings
 
@@ -98,9 +97,8 @@ class GraphFisher:
         """Copy the rows' numbers and their weight to where a graph finds them."""
         rows = index.shape[-1]
         size = padded_size(rows, BATCH, examples)
-        if rows < size:
-            index = pad(index, (0, size - rows))  # with row 0, at weight 0
-        key, tensors, build = reading(examples, index)
+        index = filled(index, size, examples)
+        key, tensors, build = reading(examples, index, packed=1)
         one = self.passes.get(key)
         if one is None:
             one = _Pass(build, tensors, size, self.device)

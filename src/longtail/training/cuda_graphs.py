@@ -29,7 +29,7 @@ from longtail.methods.base import Method, rows_of
 from longtail.methods.buffers import tensors_of
 from longtail.replicas import lead_of
 from longtail.tasks import Batch, Examples, Ragged, map_leaves
-from longtail.tasks.examples import locate
+from longtail.tasks.examples import Packable, locate
 from longtail.training.optimizer import MOST_GRAPHS
 from longtail.training.step import update
 
@@ -78,15 +78,19 @@ class GraphStep:
         if self.stores:
             method, rows = run.method, index.shape[-1]
             method.outputs = rows_of(step.outputs, 0, rows, len(method.lead))
-            method.observe(rows_of(step.batch, 0, rows, len(method.lead[1:])))
+            batch = rows_of(step.batch, 0, rows, len(method.lead[1:]))
+            if step.sizes is not None:
+                batch = Packable.of(batch[0], sizes=step.sizes[..., :rows]), *batch[1:]
+            method.observe(batch)
 
     def _load(self, run: Run, examples: Examples, index: Tensor) -> _Step:
         """Decide which rows are read, and copy their numbers to where a graph finds them."""
         method, rows, given = run.method, index.shape[-1], index
         size = rows if self.exact else padded_size(rows, run.settings.batch_size, examples)
-        if rows < size:
-            index = pad(index, (0, size - rows))  # with row 0, at weight 0
-        key, tensors, build = reading(examples, index)
+        index = filled(index, size, examples)
+        packed = 2 if method.draws else 1  # there is a shape for each pair of what both need
+        key, tensors, build = reading(examples, index, packed)
+        sizes, needed = host_sizes(examples, tensors) if method.draws else None, None
         slots, drawn, most = None, 0, 0
         buffer = method.buffer if method.draws else None  # pyright: ignore
         if buffer is not None and len(buffer):
@@ -94,7 +98,11 @@ class GraphStep:
             drawn = min(method.draw_size(rows), len(buffer))
             most = drawn if self.exact else min(method.draw_size(size), buffer.capacity)
             slots = buffer.plan(method.draws, drawn, most)
-        step = self._step((most, *key), (build, tensors, slots, (size, most), run.device))
+            stored = buffer.sizes(slots)
+            if stored is not None and sizes is not None:
+                needed = host_table(examples).room(stored, packed)
+        step = self._step((most, needed, *key), (build, tensors, slots, (size, most), run.device))
+        step.sizes, step.room = sizes, needed
         step.load(tensors, slots, None if self.exact else (rows, drawn))
         # Draws differ from step to step, and so may rows that are copied in place of their numbers.
         again = not method.draws and isinstance(key[0], int)
@@ -132,6 +140,8 @@ class _Step:
         self.slots = None if slots is None else torch.empty_like(slots, device=device)
         self.weights, self.draw_weights = (torch.zeros(size, device=device) for size in sizes)
         self.rows: tuple[int, int] | None = None  # of the batch, and of each draw
+        self.room: int | None = None  # that each draw needs
+        self.sizes: Any = None  # lengths of the batch's rows, on the host
         self.batch: Any = None
         self.outputs: Any = None
         self.calls = 0
@@ -156,7 +166,7 @@ class _Step:
             method.row_weights, method.draw_weights = self.weights, self.draw_weights
         with contextlib.ExitStack() as stack:
             if self.slots is not None:
-                stack.enter_context(method.buffer.planned(self.slots))  # pyright: ignore
+                stack.enter_context(method.buffer.planned(self.slots, self.room))  # pyright: ignore
             # The batch is made within the step, where the last one's gradients are gone.
             [(self.batch, self.outputs)] = update(run, map(self.build, [self.held]))
         method.row_weights = method.draw_weights = None
@@ -277,18 +287,38 @@ def padded_size(rows: int, full: int, examples: Examples) -> int:
     return min(full, max(SMALLEST, 1 << (rows - 1).bit_length()))
 
 
+def filled(index: Tensor, size: int, examples: Examples) -> Tensor:
+    """Row numbers [..., n], and after them up to `size` those of rows that shall weigh nothing."""
+    return pad(index, (0, size - index.shape[-1]), value=getattr(examples, "blank", 0))
+
+
 Reading = tuple[tuple[Hashable, ...], list[Tensor], Callable[[Sequence[Tensor]], Batch]]
 
 
-def reading(examples: Examples, index: Tensor) -> Reading:
+def host_table(examples: Examples) -> Any:
+    """The table behind a view."""
+    return locate(examples, torch.zeros(0, dtype=torch.long))[0]
+
+
+def host_sizes(examples: Examples, tensors: Sequence[Tensor]) -> Any:
+    """Lengths of rows that are read by these numbers, where the host knows them."""
+    table = host_table(examples)
+    return table.sizes(tensors[0]) if getattr(table, "packs", False) else None
+
+
+def reading(examples: Examples, index: Tensor, packed: int = 0) -> Reading:
     """How a captured step gets its rows: a key, what is copied for it, and what it makes of that.
 
     Where the table can be read on the device, the row numbers are copied; else the rows.
+
+    Args:
+        packed: see `Examples.packs`; 0 for rows with their padding.
     """
     table, index = locate(examples, index)
     stage = getattr(table, "stage", None)
     if stage is not None:
-        shape, numbers = stage(index)
+        packs = packed and getattr(table, "packs", False)
+        shape, numbers = stage(index, packed) if packs else stage(index)
         return (id(table), shape, numbers.shape), [numbers], lambda x: table.assemble(shape, x[0])  # pyright: ignore
     if getattr(table, "capturable", False):
         return (id(table), index.shape), [index], lambda x: table[x[0]]

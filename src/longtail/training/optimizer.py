@@ -28,7 +28,7 @@ from longtail.training.optimizer_class import OptimizerClass, find_optimizer
 from longtail.training.settings import TrainSettings
 
 MOMENTS = ("first_moment", "second_moment", "beta3")  # of a policy, in a group of Continual Adam
-MOST_GRAPHS = 32  # captured steps of a run; further shapes run uncaptured
+MOST_GRAPHS = 64  # captured steps of a run; further shapes run uncaptured
 
 
 def captures(

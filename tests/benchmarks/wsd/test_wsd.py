@@ -13,15 +13,17 @@ from longtail.benchmarks.wsd.baselines import baselines
 from longtail.benchmarks.wsd.corpus import TaggedCorpus
 from longtail.benchmarks.wsd.evaluation import TOKENS, Evaluation, best_is_gold
 from longtail.benchmarks.wsd.miniature import miniature, sentences
-from longtail.benchmarks.wsd.pairs import PairRows, PairTable
+from longtail.benchmarks.wsd.pairs import BLANK, PairRows, PairTable
 from longtail.benchmarks.wsd.prepared import prepare
 from longtail.benchmarks.wsd.tasks import word_tasks
 from longtail.benchmarks.wsd.tokens import HashingTokenizer
 from longtail.benchmarks.wsd.wordnet import Sense
 from longtail.cli import main
+from longtail.models.encoder.fused import packed_rows
 from longtail.replicas import build_model
 from longtail.runs.config import resolve
 from longtail.tasks import Evaluator, multitask, validation_share
+from longtail.tasks.examples import Packable
 from longtail.training.evaluation import evaluate_validation
 
 CORPUS = sentences()
@@ -58,9 +60,39 @@ def test_batches_have_one_of_a_few_widths() -> None:
     length = TABLE.targets.length
     narrow, wide = (torch.tensor([int(f(length))]) for f in (np.argmin, np.argmax))
     assert TABLE[narrow][0].padded.shape[-1] < TABLE[wide][0].padded.shape[-1]
-    width, numbers = TABLE.stage(torch.stack((narrow, wide)))
-    assert width in TABLE.widths
-    assert TABLE.assemble(width, numbers)[0].padded.shape == (2, 1, width)
+    shape, numbers = TABLE.stage(torch.stack((narrow, wide)))
+    assert shape.width in TABLE.widths
+    assert TABLE.assemble(shape, numbers)[0].padded.shape == (2, 1, shape.width)
+
+
+def test_a_packed_batch_knows_how_many_tokens_it_has() -> None:
+    index = torch.tensor([[0, 5, 9, BLANK], [7, 8, BLANK, BLANK]])
+    shape, numbers = TABLE.stage(index, packed=1)
+    length = TABLE.targets.length
+    most = max(int(length[[0, 5, 9]].sum()) + 1, int(length[[7, 8]].sum()) + 2)
+    assert shape == (TABLE.widths[-1], packed_rows(most))
+    ids, labels = TABLE.assemble(shape, numbers)
+    assert isinstance(ids, Packable)
+    assert ids.room == shape.room >= int(ids.lengths.sum(-1).max())
+    assert np.array_equal(TABLE.sizes(index), ids.lengths)
+    wanted, gold = TABLE[torch.tensor([0, 5, 9])]
+    assert torch.equal(ids.padded[0, :3, : wanted.padded.shape[1]], wanted.padded)
+    assert torch.equal(labels[0, :3], gold)
+    blank = ids.padded[index == BLANK]
+    assert (ids.lengths[index == BLANK] == 1).all()
+    assert (blank[:, 0] == PREPARED.template.first).all()
+    assert not blank[:, 1:].any()
+    assert not labels[index == BLANK].any()
+
+
+def test_a_view_fills_up_with_blanks_not_with_its_own_rows() -> None:
+    for numbers in (np.array([4, 6]), np.array([[4, 6], [8, 2]])):
+        rows = PairRows(TABLE, numbers)
+        table, found = rows.locate(torch.tensor([1, 0, rows.blank]))
+        assert table is TABLE
+        wanted = np.concatenate((numbers[..., ::-1], np.full_like(numbers[..., :1], BLANK)), -1)
+        assert found.tolist() == wanted.tolist()
+    assert len(TABLE) == TABLE.targets.first_pair[-1]  # the blank is none of the pairs
 
 
 def test_a_long_sentence_is_cut_around_its_target() -> None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from longtail.models.encoder.auto import AutoEncoder, load_encoder
 from longtail.models.encoder.plain import Encoder
 from longtail.models.encoder.weights import locate, read_pooler
-from longtail.tasks.examples import Ragged
+from longtail.tasks.examples import Packable, Ragged
 
 
 class SentencePairs(nn.Module):
@@ -116,6 +116,8 @@ class SentencePairs(nn.Module):
         """[CLS] after all layers, [R, B, H]."""
         assert isinstance(self.encoder, Encoder)
         ids, mask, types = self._read(inputs)
+        if isinstance(inputs, Packable) and inputs.room is not None and self.encoder.packs(ids):
+            return self.encoder.encode_packed(stacked, ids, inputs.lengths, types, inputs.room)
         hidden = self.encoder.embed(stacked, ids, types)
         return self.encoder.encode(stacked, hidden, mask, first=True)
 
@@ -140,5 +142,6 @@ class SentencePairs(nn.Module):
 
 def _lift(inputs: Ragged | Tensor) -> Ragged | Tensor:
     if isinstance(inputs, Ragged):
-        return Ragged(inputs.padded[None], inputs.lengths[None])
+        lifted = Ragged(inputs.padded[None], inputs.lengths[None])
+        return Packable.of(lifted, inputs.room) if isinstance(inputs, Packable) else lifted
     return inputs[None]

@@ -8,6 +8,8 @@ Pair number ``first_pair[t] + k`` is target t with candidate sense k of its task
 for a sentence (or the window of it around the target) of n tokens with the target at [s, e). All
 columns of a batch are one gather from a single list of tokens; its width is the smallest of a few
 that every pair of it fits into, chosen from lengths on the host, so nothing waits for the device.
+For a captured step the host also counts the tokens, which a model then takes without their padding;
+its graph depends on that number alone, as all of these batches have the width of the longest pair.
 """
 
 from __future__ import annotations
@@ -23,11 +25,21 @@ import torch
 from torch import Tensor
 
 from longtail.benchmarks.wsd.prepared import Prepared
-from longtail.tasks.examples import Batch, Device, Index, Ragged
+from longtail.models.encoder.fused import packed_rows
+from longtail.tasks.examples import Batch, Device, Index, Packable, Ragged
 
 WIDTHS = (32, 48, 64, 80, 96, 128, 192, 256, 384, 512)
 # What the list of tokens begins with; the middle ones and the last follow from MIDDLE on.
 PAD, MARK, FIRST, MIDDLE = range(4)
+BLANK = -1  # the number of a pair of one token, after all others
+WIDE = 128  # up to it packed batches are as wide as the longest pair: little cost, fewer graphs
+
+
+class Shape(NamedTuple):
+    """Of a batch: columns, and rows for all its tokens end to end, or None where padding stays."""
+
+    width: int
+    room: int | None
 
 
 class Layout(NamedTuple):
@@ -80,7 +92,8 @@ class PairTable:
         longest: tokens of a pair at most; longer sentences are cut around their target.
     """
 
-    host_index = full_batches = True
+    host_index = full_batches = packs = True
+    blank = BLANK
 
     def __init__(self, prepared: Prepared, longest: int = 96) -> None:
         template = prepared.template
@@ -89,14 +102,16 @@ class PairTable:
         layout, self.targets = _lay_out(prepared, longest, len(specials))
         tokens = np.concatenate((specials, prepared.sentences, prepared.glosses))
         self.tokens = torch.from_numpy(tokens.astype(np.int64))
-        self.layout = torch.from_numpy(layout)
-        self.labels = torch.from_numpy(self.targets.gold.astype(np.float32))
+        # one row more, which is no pair's: BLANK
+        self.layout = torch.from_numpy(np.pad(layout, ((0, 1), (0, 0))))
+        self.layout[BLANK, LENGTH] = 1
+        self.labels = torch.from_numpy(np.pad(self.targets.gold, (0, 1)).astype(np.float32))
         self.between = len(template.middle)
         self.device = torch.device("cpu")
         self._columns = torch.arange(longest)
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets.gold)
 
     def to(self, device: Device) -> PairTable:
         moved = copy.copy(self)
@@ -111,24 +126,46 @@ class PairTable:
     def __getitem__(self, index: Index) -> Batch:
         if isinstance(index, slice):
             index = torch.arange(*index.indices(len(self)))
-        width, numbers = self.stage(index)
+        shape, numbers = self.stage(index)
+        sizes = self.sizes(numbers)
         if self.device.type != "cpu":
             numbers = numbers.pin_memory().to(self.device, non_blocking=True)
-        return self.assemble(width, numbers)
+        ids, labels = self.assemble(shape, numbers)
+        return Packable.of(ids, sizes=sizes), labels
 
     def width(self, longest: int) -> int:
         return next(w for w in self.widths if w >= longest)
 
-    def stage(self, index: Tensor) -> tuple[int, Tensor]:
-        """The host's half of reading pairs ``[B]`` or ``[S, B]``: a width that fits them all."""
-        index = index.cpu()
-        return self.width(int(self.targets.length[index.numpy()].max(initial=1))), index
+    def sizes(self, numbers: Tensor) -> np.ndarray:
+        """How long pairs are, by their numbers on the host."""
+        found = numbers.numpy()
+        return np.where(found == BLANK, 1, self.targets.length[found])
 
-    def assemble(self, width: int, numbers: Tensor) -> Batch:
+    def room(self, sizes: np.ndarray, packed: int) -> int:
+        """For the tokens of pairs of these sizes ``[..., B]``: see `stage`."""
+        return packed_rows(int(sizes.sum(-1).max()), packed)
+
+    def stage(self, index: Tensor, packed: int = 0) -> tuple[Shape, Tensor]:
+        """The host's half of reading pairs ``[B]`` or ``[S, B]``: a shape that fits them all.
+
+        Args:
+            packed: 0 with their padding, else without it; the more, the fewer shapes there are.
+        """
+        index = index.cpu()
+        sizes = self.sizes(index)
+        width = self.width(int(sizes.max(initial=1)))
+        if not packed:
+            return Shape(width, None), index
+        if self.widths[-1] <= WIDE:
+            width = self.widths[-1]
+        return Shape(width, self.room(sizes, packed)), index
+
+    def assemble(self, shape: Shape, numbers: Tensor) -> Batch:
         """The device's half: tokens ``[..., B, width]`` and labels."""
         rows = self.layout[numbers].long()
-        source = _sources(self._columns[:width], rows, self.between)
-        return Ragged(self.tokens[source], rows[..., LENGTH]), self.labels[numbers]
+        source = _sources(self._columns[: shape.width], rows, self.between)
+        ids = Ragged(self.tokens[source], rows[..., LENGTH])
+        return Packable.of(ids, shape.room), self.labels[numbers]
 
 
 def _sources(column: Tensor, rows: Tensor, between: int) -> Tensor:
@@ -223,6 +260,7 @@ class PairRows:
     """Some pairs of a table, ``[n]`` or, where replicas see others, ``[S, n]``; a view."""
 
     host_index = full_batches = True
+    blank = BLANK
 
     def __init__(self, table: PairTable, numbers: np.ndarray) -> None:
         self.table, self.numbers = table, numbers
@@ -239,9 +277,11 @@ class PairRows:
         """The table, and the rows' numbers in it."""
         rows = index.cpu().numpy()
         if self.numbers.ndim == 1:
-            return self.table, torch.from_numpy(self.numbers[rows])
-        rows = np.broadcast_to(rows, (len(self.numbers), rows.shape[-1]))
-        return self.table, torch.from_numpy(np.take_along_axis(self.numbers, rows, 1))
+            found = self.numbers[rows]
+        else:
+            rows = np.broadcast_to(rows, (len(self.numbers), rows.shape[-1]))
+            found = np.take_along_axis(self.numbers, rows, 1)
+        return self.table, torch.from_numpy(np.where(rows == BLANK, BLANK, found))
 
     def narrow(self, start: int, stop: int) -> PairRows:
         return PairRows(self.table, self.numbers[..., start:stop])

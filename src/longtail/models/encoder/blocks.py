@@ -18,6 +18,7 @@ ATTENTION_FORWARD = (32, 32, 2)
 ATTENTION_BACKWARD = (16, 32, 2)
 SUMS = (64, 64, 8)  # partial sums added at once, columns, warps
 PLACES = (4, 4)  # sequences added at once for the position table's gradient, warps likewise
+PACK = (64, 1)  # rows of a block of packed tokens, warps
 SCATTER = (32, 128, 4)  # tokens looked at at once for the word table's gradient, columns, warps
 
 

@@ -67,9 +67,37 @@ def scatter_rows(
 
 
 @triton.jit
+def pack(
+    ids, types, lengths, packed_ids, packed_types, positions, spans, B, T, N, pad, first,
+    MANY: tl.constexpr, BLOCK: tl.constexpr, TYPED: tl.constexpr,
+):  # fmt: skip
+    """Tokens of B sequences, of T columns each, end to end in N rows, and where each one lies.
+
+    Rows that are left are padding, in no sequence.
+    """
+    s, n = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    k = tl.arange(0, MANY)
+    length = tl.load(lengths + s * B + k, k < B, 0).to(tl.int32)
+    end = tl.cumsum(length, 0)
+    before = (end[None, :] <= n[:, None]) & (k < B)[None, :]
+    b = tl.sum(before.to(tl.int32), 1)
+    t = n - tl.max(tl.where(before, end[None, :], 0), 1)
+    real, at = (b < B) & (n < N), (s * B + b) * T + t
+    tl.store(packed_ids + s * N + n, tl.load(ids + at, real, pad), n < N)
+    tl.store(positions + s * N + n, first + tl.where(real, t, 0), n < N)
+    if TYPED:
+        tl.store(packed_types + s * N + n, tl.load(types + at, real, 0), n < N)
+    if tl.program_id(0) == 0:
+        span = spans + (s * B + k) * 2
+        tl.store(span, end - length, k < B)
+        tl.store(span + 1, length, k < B)
+
+
+@triton.jit
 def places_backward(
-    dz, types, position, partial, B, T, M, S, first,
+    dz, types, spans, position, partial, B, T, N, M, S, first,
     H: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, TYPED: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
     """Gradient of one row of the position table, and of type 1 (with TYPED) and of all at it."""
     row, r = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -80,10 +108,15 @@ def places_backward(
     if (t >= 0) & (t < T):
         for start in range(0, B, ROWS):
             b = start + tl.arange(0, ROWS)[:, None]
-            value = tl.load(dz + ((r * B + b) * T + t) * H + h, (b < B) & (h < H), 0.0)
+            there, at = b < B, b * T + t
+            if PACKED:
+                span = spans + (r % S * B + b) * 2
+                there &= t < tl.load(span + 1, b < B, 0)
+                at = tl.load(span, b < B, 0) + t
+            value = tl.load(dz + (r * N + at) * H + h, there & (h < H), 0.0)
             total += value
             if TYPED:
-                kind = tl.load(types + (r % S * B + b) * T + t, b < B, 0)
+                kind = tl.load(types + r % S * N + at, there, 0)
                 second += tl.where(kind == 1, value, 0.0)
     every, ones = tl.sum(total, 0, keep_dims=True), tl.sum(second, 0, keep_dims=True)
     if (t >= 0) & (t < T):

@@ -11,13 +11,16 @@ all in one launch, and their gradients leave the products in fp32, each in its p
 parameter's gradient: one more product a matrix, for all layers at once where a batch is small.
 Biases are added in fp32, inside the kernels. Nothing is summed with atomics: the same inputs give
 the same bits.
+
+Of twelve sequences padded to the longest half is padding. Where the host knows how many tokens
+there are, `pack` lays them end to end, and all of the above has so many rows in place of B * T.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,10 +30,12 @@ from longtail.models.encoder import blocks
 from longtail.models.encoder.blocks import kernels, wide
 from longtail.models.encoder.config import LAYER, TABLES, EncoderConfig, Stacked
 from longtail.models.encoder.gradients import row_sums
-from longtail.models.encoder.layers import LayerPass
+from longtail.models.encoder.layers import LayerPass, Places
 
 LONGEST = 512  # tokens of a sequence that attention takes
 TOKENS = 8192  # tokens of a model's batch up to which equal words find each other
+FEWEST = 512  # tokens that this takes at least, so that fewer kernels are compiled
+STEP = 64  # rows that sequences are packed into are a multiple of it
 
 
 def usable(config: EncoderConfig, x: Tensor, tokens: int) -> bool:
@@ -64,6 +69,51 @@ def _triton_works() -> bool:
         return False
 
 
+class Packed(NamedTuple):
+    """Sequences end to end, in N rows a replica, of which the last may be left."""
+
+    ids: Tensor  # [S, 1, N]
+    types: Tensor | None  # likewise
+    positions: Tensor  # likewise, rows of the position table
+    spans: Tensor  # first row and number of rows of each sequence [S, B, 2]
+    width: int  # columns that they had
+
+
+def packed_rows(tokens: int, steps: int = 1) -> int:
+    """How many rows so many tokens are packed into: one of a few numbers, so graphs are few."""
+    return blocks.count(tokens, steps * STEP) * steps * STEP
+
+
+def pack(
+    config: EncoderConfig,
+    S: int,
+    ids: Tensor,
+    types: Tensor | None,
+    lengths: Tensor,
+    rows: int,
+) -> Packed:
+    """The first `lengths` [S, B] tokens of ids [S, B, T], one each at least, in `rows` rows.
+
+    Args:
+        S: replicas; what they share has a first dimension of one.
+        rows: as `packed_rows` tells of the replica with the most tokens.
+    """
+    found, kinds, sizes = (_rows(x, S) for x in (ids, types, lengths))
+    assert found is not None
+    assert sizes is not None
+    B, T = found.shape[1:]
+    packed, places = (found.new_empty(S, 1, rows) for _ in range(2))
+    packed_kinds = None if kinds is None else torch.empty_like(packed)
+    spans = torch.empty(S, B, 2, dtype=torch.int32, device=ids.device)
+    many, block, warps = wide(B), *blocks.PACK
+    kernels("embeddings").pack[(blocks.count(rows, block), S)](
+        found, found if kinds is None else kinds, sizes, packed,
+        packed if packed_kinds is None else packed_kinds, places, spans, B, T, rows, config.pad,
+        config.position_offset, many, block, kinds is not None, num_warps=warps,
+    )  # fmt: skip
+    return Packed(packed, packed_kinds, places, spans, T)
+
+
 def embed(
     config: EncoderConfig,
     stacked: Stacked,
@@ -72,11 +122,19 @@ def embed(
     positions: Tensor | None,
 ) -> Tensor:
     """[R, B, T, H] in fp32, before dropout."""
-    P, S = stacked.lead
-    index = [_rows(x, S) for x in (ids, types, positions)]
+    index = [_rows(x, stacked.lead[1]) for x in (ids, types, positions)]
+    return _embedded(config, stacked, *index, None, ids.shape[-1])
+
+
+def embed_packed(config: EncoderConfig, stacked: Stacked, packed: Packed) -> Tensor:
+    """[R, 1, N, H] in fp32, before dropout."""
+    return _embedded(config, stacked, *packed)
+
+
+def _embedded(config: EncoderConfig, stacked: Stacked, *given: Any) -> Tensor:
     names = ["embed_gain", "embed_shift", *(name for name in TABLES if name in stacked.parts)]
     parts = [part for name in names for part in stacked.parts[name]]
-    return _Embed.apply(config, P, *index, *parts)  # pyright: ignore[reportReturnType]
+    return _Embed.apply(config, stacked.lead[0], *given, *parts)  # pyright: ignore
 
 
 def encode(
@@ -91,12 +149,40 @@ def encode(
     _, S = stacked.lead
     B, T = hidden.shape[1:3]
     seen = mask.expand(S, B, T).contiguous().view(torch.uint8)
+    return _encoded(config, stacked, hidden, Places(B, T, B * T, seen, None), relative, first)
+
+
+def encode_packed(
+    config: EncoderConfig,
+    stacked: Stacked,
+    hidden: Tensor,
+    packed: Packed,
+    relative: Tensor | None,
+) -> Tensor:
+    """The first hidden state of each sequence, [R, B, H] in fp32.
+
+    Args:
+        hidden: [R, 1, N, H].
+        relative: [R, heads, T, T], T the width that they had.
+    """
+    places = Places(packed.spans.shape[1], packed.width, hidden.shape[2], None, packed.spans)
+    return _encoded(config, stacked, hidden, places, relative, True)
+
+
+def _encoded(
+    config: EncoderConfig,
+    stacked: Stacked,
+    hidden: Tensor,
+    places: Places,
+    relative: Tensor | None,
+    first: bool,
+) -> Tensor:
     parts = [part for name in LAYER for part in stacked.parts[name]]
     if not torch.is_grad_enabled():  # of which a Function's context knows nothing
         hidden, parts = hidden.detach(), [part.detach() for part in parts]
         relative = None if relative is None else relative.detach()
     with torch.autocast("cuda", enabled=False):  # the products below say themselves what they take
-        return _Layers.apply(config, stacked, first, hidden, seen, relative, *parts)  # pyright: ignore
+        return _Layers.apply(config, stacked, first, hidden, places, relative, *parts)  # pyright: ignore
 
 
 def _rows(index: Tensor | None, S: int) -> Tensor | None:
@@ -104,7 +190,12 @@ def _rows(index: Tensor | None, S: int) -> Tensor | None:
 
 
 class _Embed(torch.autograd.Function):
-    """Ids [S, B, T] to [R, B, T, H]; P parts of gain, shift and each table, [S, ...]."""
+    """Ids [S, B, T] to [R, B, T, H]; P parts of gain, shift and each table, [S, ...].
+
+    Or, with `spans`, packed ids [S, 1, N] of sequences that had `width` columns.
+    """
+
+    GIVEN = 7  # arguments of forward before the parameters
 
     @staticmethod
     def forward(  # pyright: ignore
@@ -114,6 +205,8 @@ class _Embed(torch.autograd.Function):
         ids: Tensor,
         types: Tensor | None,
         positions: Tensor | None,
+        spans: Tensor | None,
+        width: int,
         *parts: Tensor,
     ) -> Tensor:
         (S, B, T), H = ids.shape, config.hidden
@@ -129,16 +222,16 @@ class _Embed(torch.autograd.Function):
                 config.position_offset, config.eps, config.hidden, wide(H), positions is not None,
                 bool(kinds), bool(kinds) and types is not None,
             )  # fmt: skip
-        ctx.config, ctx.index = config, (ids, types, positions)
+        ctx.config, ctx.index = config, (ids, types, positions, spans, width)
         ctx.kept = gains, z, mean, rstd
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         config: EncoderConfig = ctx.config
-        ids, types, positions = ctx.index
+        ids, types, positions, spans, width = ctx.index
         gains, z, mean, rstd = ctx.kept
-        P, (S, B, T), H, N = len(gains), ids.shape, config.hidden, ids[0].numel()
+        P, (S, B, _), H, N = len(gains), ids.shape, config.hidden, ids[0].numel()
         gain = gains[0] if P == 1 else torch.cat(gains)
         rows, *block, warps = blocks.norm_backward(H)
         dz, partial = torch.empty_like(z), z.new_empty(2, P * S, blocks.count(N, rows), H)
@@ -147,7 +240,10 @@ class _Embed(torch.autograd.Function):
             H, 1, H, 0, partial.stride(0), partial.stride(1), H, wide(H), *block,
             0.0, False, False, num_warps=warps,
         )  # fmt: skip
-        needs = [any(ctx.needs_input_grad[5 + i : 5 + i + P]) for i in range(2 * P, 5 * P, P)]
+        given = _Embed.GIVEN
+        needs = [
+            any(ctx.needs_input_grad[given + i : given + i + P]) for i in range(2 * P, 5 * P, P)
+        ]
         absent: list[Tensor | None] = [None] * P
         words = places = kinds = absent
         partials = [partial]
@@ -155,20 +251,22 @@ class _Embed(torch.autograd.Function):
             words = _scattered(dz, ids, config.vocab, config.pad).chunk(P)
         if any(needs[1:]):
             place = z.new_empty(P * S, config.positions, H)
-            partials.append(z.new_empty(P * S, 2, T, H))
+            partials.append(z.new_empty(P * S, 2, width, H))
             kernels("embeddings").places_backward[(config.positions, P * S)](
-                dz, ids if types is None else types, place, partials[1], B, T, config.positions, S,
-                config.position_offset, H, wide(H), blocks.PLACES[0], types is not None,
+                dz, ids if types is None else types, ids if spans is None else spans, place,
+                partials[1], B if spans is None else spans.shape[1], width, N,
+                config.positions, S, config.position_offset, H, wide(H), blocks.PLACES[0],
+                types is not None, spans is not None,
                 num_warps=blocks.more_warps(blocks.PLACES[1], H),
             )  # fmt: skip
-            if positions is not None:
+            if positions is not None and spans is None:
                 place = _scattered(dz, positions, config.positions, -1)
             places = place.chunk(P)
         norm, *typed = row_sums(partials, [x.shape[-2] for x in partials])
         if typed:
             kinds = typed[0][:, : config.types].contiguous().chunk(P)
-        given = [*norm[0].chunk(P), *norm[1].chunk(P), *words, *places, *kinds]
-        return None, None, None, None, None, *given[: len(ctx.needs_input_grad) - 5]
+        found = [*norm[0].chunk(P), *norm[1].chunk(P), *words, *places, *kinds]
+        return *[None] * given, *found[: len(ctx.needs_input_grad) - given]
 
 
 def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
@@ -183,8 +281,9 @@ def _scattered(dz: Tensor, ids: Tensor, rows: int, skip: int) -> Tensor:
     grad = dz.new_zeros(R, rows, H)
     together, columns, warps = blocks.SCATTER
     kernels("embeddings").scatter_rows[(B * T, blocks.count(H, columns), R)](
-        dz, ids, grad, B * T, rows, S, skip, H, wide(B * T), together, columns, num_warps=warps
-    )
+        dz, ids, grad, B * T, rows, S, skip, H, max(FEWEST, wide(B * T)), together, columns,
+        num_warps=warps,
+    )  # fmt: skip
     return grad
 
 
@@ -198,14 +297,12 @@ class _Layers(torch.autograd.Function):
         stacked: Stacked,
         first: bool,
         hidden: Tensor,
-        seen: Tensor,
+        places: Places,
         relative: Tensor | None,
         *parts: Tensor,
     ) -> Tensor:
         keep = any(ctx.needs_input_grad)
-        run = LayerPass(
-            config, stacked.lead, hidden.shape, seen, relative, stacked.seeds, parts, first, keep
-        )
+        run = LayerPass(config, stacked.lead, places, relative, stacked.seeds, parts, first, keep)
         hidden = hidden.contiguous()
         h, h16 = run.begin(hidden)
         saved = []

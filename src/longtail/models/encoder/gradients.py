@@ -29,10 +29,19 @@ class Operands:
         rows: N, of a model's batch.
         last: rows that the last layer has after attention.
         keep: whether there will be a backward pass.
+        zeroed: what the first of these two matrices takes, and what comes back to the second, is 0
+            where nobody writes to it.
     """
 
-    def __init__(self, weights: dict[str, Tensor], rows: int, last: int, keep: bool) -> None:
-        self.weights, self.rows, self.last = weights, rows, last
+    def __init__(
+        self,
+        weights: dict[str, Tensor],
+        rows: int,
+        last: int,
+        keep: bool,
+        zeroed: tuple[str, ...] = (),
+    ) -> None:
+        self.weights, self.rows, self.last, self.zeroed = weights, rows, last, zeroed
         self.together = keep and rows <= TOGETHER
         self.taken: dict[str, Tensor] = {}
         self.returned: dict[str, Tensor] = {}
@@ -40,11 +49,11 @@ class Operands:
 
     def x(self, name: str, layer: int) -> Tensor:
         """Where to write what the matrix takes, [R, n, in]."""
-        return self._room(self.taken, name, layer, _IN)
+        return self._room(self.taken, name, layer, _IN, name in self.zeroed[:1])
 
     def dy(self, name: str, layer: int) -> Tensor:
         """Where to write the gradient of what it gave, [R, n, out]."""
-        return self._room(self.returned, name, layer, _OUT)
+        return self._room(self.returned, name, layer, _OUT, name in self.zeroed[1:])
 
     def prepare(self) -> None:
         """Room for the gradients."""
@@ -71,14 +80,17 @@ class Operands:
     def _waits(self, name: str, layer: int) -> bool:
         return self.together and not self._narrow(name, layer)
 
-    def _room(self, whole: dict[str, Tensor], name: str, layer: int, dimension: int) -> Tensor:
+    def _room(
+        self, whole: dict[str, Tensor], name: str, layer: int, dimension: int, zeroed: bool
+    ) -> Tensor:
         weight = self.weights[name]
+        new = weight.new_zeros if zeroed else weight.new_empty
         (R, L), width = weight.shape[:2], weight.shape[dimension]
         if not self._waits(name, layer):
-            return weight.new_empty(R, self.last if self._narrow(name, layer) else self.rows, width)
+            return new(R, self.last if self._narrow(name, layer) else self.rows, width)
         if name not in whole:
             layers = L - self._narrow(name, L - 1)
-            whole[name] = weight.new_empty(layers, R, self.rows, width)
+            whole[name] = new(layers, R, self.rows, width)
         return whole[name][layer]
 
 

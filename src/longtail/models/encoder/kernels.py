@@ -1,9 +1,9 @@
 """The Triton kernels of `fused.py`: what happens between the matrix products of a layer.
 
-Rows are the N = B * T tokens of each of R models, `[R, N, H]`; a program never mixes models. Sums
-over rows (gradients of gains, shifts and biases) are written as one partial sum a program and added
-up by the caller, so the result does not depend on the order in which programs finish. Products take
-bf16 operands and add in fp32; everything else is fp32.
+Rows are the N tokens of each of R models, `[R, N, H]`, N = B * T unless they are packed; a program
+never mixes models. Sums over rows (gradients of gains, shifts and biases) are written as one
+partial sum a program and added up by the caller, so the result does not depend on the order in
+which programs finish. Products take bf16 operands and add in fp32; everything else is fp32.
 """
 
 # pyright: reportPossiblyUnboundVariable=false

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,17 +19,27 @@ HALF = torch.bfloat16  # what products take
 _ATTENTION, _MIXED, _INNER = range(3)
 
 
+class Places(NamedTuple):
+    """How B sequences of at most T tokens lie in the N rows of a model: see `attention.py`."""
+
+    B: int
+    T: int
+    N: int
+    seen: Tensor | None  # 1 where a token is real, [S, B, T] bytes; None where they are packed
+    spans: Tensor | None  # first row and number of rows of each, [S, B, 2]; None where they are not
+
+
 class LayerPass:
     """Sizes, bf16 matrices and, in backward, room for the gradients.
 
     Args:
         lead: P and S; R = P * S.
-        shape: of the hidden states, [R, B, T, H].
-        seen: 1 where a token is real, [S, B, T] bytes.
+        places: of the sequences in the rows of hidden states, [R, N, H].
         relative: bias of attention [R, heads, T, T], or None.
         seeds: of dropout, [S], or None for no dropout.
         parts: P parts [S, L, ...] of each name in LAYER.
-        first: after the last layer only the first position of a sequence is wanted.
+        first: after the last layer only the first position of a sequence is wanted, as it must be
+            of packed ones.
         keep: whether there will be a backward pass.
     """
 
@@ -37,29 +47,37 @@ class LayerPass:
         self,
         config: EncoderConfig,
         lead: tuple[int, int],
-        shape: torch.Size,
-        seen: Tensor,
+        places: Places,
         relative: Tensor | None,
         seeds: Tensor | None,
         parts: Sequence[Tensor],
         first: bool,
         keep: bool,
     ) -> None:
-        self.kernels, self.config, self.seen = kernels("kernels"), config, seen
+        self.kernels, self.config = kernels("kernels"), config
         self.relative = None if relative is None else relative.contiguous()
-        self.P, self.S = lead
-        self.R, self.B, self.T, self.H = shape
-        self.N, self.I = self.B * self.T, config.intermediate
+        (self.P, self.S), self.R = lead, lead[0] * lead[1]
+        self.B, self.T, self.N, self.seen, self.spans = places
+        self.H, self.I = config.hidden, config.intermediate
+        self.place = self.seen if self.spans is None else self.spans  # a kernel takes one of them
+        assert self.place is not None
+        assert first or self.spans is None
+        self.device = self.place.device
         self.drop = 0.0 if seeds is None else config.dropout
-        self.seeds = seen if seeds is None else seeds
+        self.seeds = self.place if seeds is None else seeds
         self.values = _joined(parts, self.P)
         self.drelative: Tensor | None = None
         self.first = first
         weights = {name: self.values[name] for name in MATRICES}
-        self.operands = Operands(weights, self.N, self.B if first else self.N, keep)
+        # Rows in no sequence are left out by attention, forward and backward.
+        left = () if self.spans is None else ("out_weight", "qkv_weight")
+        self.operands = Operands(weights, self.N, self.B if first else self.N, keep, left)
 
     def begin(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The hidden states before the first layer in fp32 and bf16."""
+        if self.spans is not None:  # where each sequence begins among all rows of all models
+            starts = self.spans[..., 0].repeat(self.P, 1)
+            self.starts = (starts + _first_rows(self.R, self.N, self.device)).flatten()
         h = hidden.flatten(1, 2)
         return h, self.operands.x("qkv_weight", 0).copy_(h)
 
@@ -71,6 +89,8 @@ class LayerPass:
         programs = count(self._queries(layer), blocks.ATTENTION_FORWARD[0])
         sizes = (programs, *blocks.ATTENTION_FORWARD)
         self._attention("attention_forward", layer, (qkv,), (mixed, lse), sizes)
+        if self._queries(layer) == 1 and self.spans is not None:
+            h = h.flatten(0, 1).index_select(0, self.starts).view(self.R, self.B, self.H)
         a = _product(mixed, self._of("out_weight", layer).transpose(1, 2))
         y16 = self.operands.x("up_weight", layer)
         y, *stats = self._norm(layer, _MIXED, h, a, y16)
@@ -86,7 +106,7 @@ class LayerPass:
     def prepare(self) -> None:
         """Room for the gradients: whole for matrices, in partial sums over rows for vectors."""
         L, H = self.config.layers, self.H
-        empty = functools.partial(torch.empty, device=self.seen.device)
+        empty = functools.partial(torch.empty, device=self.device)
         self.operands.prepare()
         norms, ups = self._partial_rows(self.N)
         self.norms, self.ups = empty(2, 3, self.R, L, norms, H), empty(self.R, L, ups, self.I)
@@ -94,7 +114,7 @@ class LayerPass:
         self.qkvs = empty(self.R, L, self.B * parts, 3 * H)
         if self.relative is not None:
             shape = (self.R, self.B, self.config.heads, self.T, self.T)
-            self.drelative = torch.zeros(shape, device=self.seen.device)
+            self.drelative = torch.zeros(shape, device=self.device)
 
     def backward(
         self, layer: int, dy: Tensor, dy16: Tensor | None, saved: Any
@@ -124,6 +144,11 @@ class LayerPass:
         self._attention("attention_backward", layer, given, out, sizes, self.qkvs.stride(0))
         dh16 = _product(dqkv, self._of("qkv_weight", layer))
         multiply("qkv_weight", layer, dqkv, h16)
+        if self._queries(layer) == 1 and self.spans is not None:
+            whole = dz.new_zeros(self.R * self.N, self.H).index_copy_(
+                0, self.starts, dz.flatten(0, 1)
+            )
+            dz = whole.view(self.R, self.N, self.H)
         return dz, dh16
 
     def gradients(self) -> list[Tensor]:
@@ -224,12 +249,19 @@ class LayerPass:
         bias, head = self._of("qkv_bias", layer), self.H // self.config.heads
         kernel, long = getattr(kernels("attention"), name), max(16, wide(self.T))
         kernel[(self.R * self.B, self.config.heads, programs)](
-            *given, bias, self.seen, bias if self.relative is None else self.relative, *out,
-            self.seeds, self.S, self.B, self.T, self._queries(layer), bias.stride(0),
+            *given, bias, self.place, self.place,
+            bias if self.relative is None else self.relative, *out,
+            self.seeds, self.S, self.B, self.T, self.N, self._queries(layer), bias.stride(0),
             self._salt(layer, _ATTENTION), head**-0.5, *strides, self.config.heads, head,
             long, own, min(other, long, 4096 // head), self.relative is not None, self.drop,
-            num_warps=min(8, warps * max(1, head // 32)), num_stages=1,
+            self.spans is not None, num_warps=min(8, warps * max(1, head // 32)), num_stages=1,
         )  # fmt: skip
+
+
+@functools.cache
+def _first_rows(R: int, N: int, device: torch.device) -> Tensor:
+    """The first row of each model among those of all, [R, 1]."""
+    return torch.arange(0, R * N, N, device=device)[:, None]
 
 
 _NORMS = {_MIXED: ("out_bias", "attention"), _INNER: ("down_bias", "output")}

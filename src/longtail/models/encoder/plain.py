@@ -211,6 +211,28 @@ class Encoder(nn.Module):
             hidden = _norm(hidden + out, p["output_gain"], p["output_shift"], self.config.eps)
         return hidden if first else hidden.unflatten(1, (B, T))
 
+    def packs(self, ids: Tensor) -> bool:
+        """Whether `encode_packed` takes such ids: where the kernels of `fused.py` work."""
+        return fused.usable(self.config, ids, ids.shape[-1])
+
+    def encode_packed(
+        self, stacked: Stacked, ids: Tensor, lengths: Tensor, types: Tensor | None, rows: int
+    ) -> Tensor:
+        """What `embed` and `encode(first=True)` give, [R, B, H], computed without padding.
+
+        Args:
+            ids: [S, B, T], of which the first `lengths` [S, B] of a row count, one at least.
+            types: rows of the type table [S, B, T]; 0 by default.
+            rows: `fused.packed_rows` of the most tokens that a replica has. The host knows it: to
+                ask the device would be a wait.
+        """
+        _check_length(self.config, ids.shape[-1])
+        packed = fused.pack(self.config, stacked.lead[1], ids, types, lengths, rows)
+        drop = self.config.dropout if stacked.seeds is not None else 0.0
+        hidden = F.dropout(fused.embed_packed(self.config, stacked, packed), drop)
+        bias = self._relative_bias(stacked, packed.width)
+        return fused.encode_packed(self.config, stacked, hidden, packed, bias)
+
     def _relative_bias(self, stacked: Stacked, width: int) -> Tensor | None:
         """MPNet's bias [R, heads, T, T] for attention from t (rows) to u, by bucket of u - t."""
         if not self.config.relative_buckets:
