@@ -16,7 +16,7 @@ FUZZ   ?= 20000
 SEED   ?= 0
 JOBS   ?= 2
 
-.PHONY: help demo test test-all test-frameworks docs notebooks dist soak lint format perf clean
+.PHONY: help demo test test-all test-frameworks test-kernels docs notebooks dist soak lint format perf clean
 
 help:
 	@echo "make demo   the synthetic study: table, checks, figure and page in a bit over two minutes, set-up included"
@@ -26,6 +26,7 @@ help:
 	@echo "make notebooks   run the tutorials anew and keep what they print and draw"
 	@echo "make dist   the wheel and the source distribution, into dist/"
 	@echo "make test-frameworks   Avalanche, DeepSpeed and Ray Train, in an environment of their own"
+	@echo "make test-kernels   the encoder's Triton kernels without a GPU, by Triton's interpreter (some minutes, 1 GB)"
 	@echo "make soak   hours of damaged input and killed runs (FUZZ=20000 INPUTS=1000000 KILLS=1000 SEED=0 JOBS=2)"
 	@echo "make lint   ruff, pyright and the import rules only"
 	@echo "make perf   speed and memory, as ratios taken in one run"
@@ -72,6 +73,13 @@ test-frameworks:
 	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(FRAMEWORKS)/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation deepspeed
 	$(FRAMEWORKS)/bin/python -m pytest -m 'slow or not slow' tests/integrations/test_avalanche.py tests/integrations/test_deepspeed.py tests/integrations/test_ray_train.py
 
+# Triton takes 1 GB and a CPU build of PyTorch comes without it, so CI's environment does, too.
+KERNELS := .venv-kernels
+test-kernels:
+	test -x $(KERNELS)/bin/python || $(PYTHON) -m venv $(KERNELS)
+	$(KERNELS)/bin/python -m pip install --quiet --constraint constraints.txt --editable . triton pytest
+	TRITON_INTERPRET=1 $(KERNELS)/bin/python -m pytest tests/models/encoder/test_kernels.py
+
 soak: $(STAMP)
 	LONGTAIL_FUZZ=$(FUZZ) $(PYTEST) tests/fuzz
 	$(BIN)/python tests/fuzz/input_soak.py --inputs $(INPUTS) --jobs $(JOBS) --seed $(SEED) --out results/soak/inputs.json
@@ -92,4 +100,4 @@ perf: $(STAMP)
 	  $(BIN)/python perf/$$script.py || status=1; done; exit $$status
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS)
+	rm -rf $(VENV) $(FRAMEWORKS) $(KERNELS)
