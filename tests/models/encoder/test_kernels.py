@@ -18,7 +18,7 @@ from longtail.replicas import Replicas
 from longtail.tasks.examples import Packable, Ragged
 
 INTERPRETS = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton")
-pytestmark = pytest.mark.skipif(not INTERPRETS, reason="needs Triton's interpreter: make test-kernels")
+pytestmark = pytest.mark.skipif(not INTERPRETS, reason="make test-kernels runs it")
 
 BERT = EncoderConfig(60, 32, 2, 2, 48, 40)
 MPNET = EncoderConfig(60, 32, 2, 2, 48, 50, 0, 1e-6, "gelu", 1, 2, 32, kind="mpnet")
