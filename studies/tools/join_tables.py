@@ -31,9 +31,11 @@ from longtail.report.groups import Group, pairs
 from longtail.report.labelling import BESIDE, CHOOSES
 from longtail.report.results import Results
 from longtail.report.selection import (
+    Tried,
+    as_json,
     family_name,
     labels_of,
-    told_best,
+    notes_on,
     told_nothing,
     without_selection,
 )
@@ -91,9 +93,11 @@ def join(file: Path, paths: Sequence[Path], *, lean: bool = False) -> Joined:
     title = f"{study.report.get('title', study.name)}, all rates"
     every.plan = {**every.plan, "report": {**every.plan["report"], "title": title}}
     best = replace(every, plan=plan)
-    chosen = _select(best, rows, higher_is_better=about["higher_is_better"])
+    chosen, tried = _select(best, rows, higher_is_better=about["higher_is_better"])
+    selected = _report(best, from_rows(chosen, best.plan, **about), origin)
+    selected.extra["selection"] = as_json(tried, "")  # rows are in their unit already
     return Joined(
-        _report(best, from_rows(chosen, best.plan, **about), origin),
+        selected,
         _report(every, from_rows(rows, every.plan, **about), origin),
         replaced,
     )
@@ -171,21 +175,24 @@ def _order(study: Study) -> dict[str, int]:
     return order
 
 
-def _select(results: Results, rows: list[Row], *, higher_is_better: bool) -> list[Row]:
-    """The rows at the best values; notes on what was chosen and left out go into the plan.
+def _select(
+    results: Results, rows: list[Row], *, higher_is_better: bool
+) -> tuple[list[Row], dict[str, Tried]]:
+    """The rows at the best values, and what chose; notes on it go into the plan.
 
     They stay in the order of the unselected rows, which need not be that of the families: the best
     value of an average may come before that of the weights.
     """
     keys, choosing = labels_of(results.plan), results.plan["select"]["seeds"]
     families = unselected.families(rows, keys)
+    tried = {f: family.tried(higher_is_better=higher_is_better) for f, family in families.items()}
     best: dict[str, str] = {}
     kept: dict[int, Row] = {}
     lost, notes = [], []
     for name, family in families.items():
         if not family.choosing:
             raise ValueError(f"{family_name(name)} has rows to report, but none that chooses")
-        value = family.best(higher_is_better=higher_is_better)
+        value = tried[name].best
         if value is None:  # as in a report: there are rows, and nothing tells which is to be shown
             kept |= {id(row): _reported(row, {}, results) for row in family.reported.values()}
             notes.append(f"{told_nothing(name, keys, choosing, tried=True)}.")
@@ -198,10 +205,9 @@ def _select(results: Results, rows: list[Row], *, higher_is_better: bool) -> lis
     if lost:
         notes.insert(0, f"Left out, as no seed is reported at the chosen value: {'; '.join(lost)}.")
     if best:
-        scores = {family.score for family in families.values()}
-        notes.insert(0, told_best(best, keys, choosing, scores))
+        notes = [*notes_on(best, tried, keys, choosing), *notes]
     results.plan = {**results.plan, "selected": notes}
-    return [kept[id(row)] for row in rows if id(row) in kept]
+    return [kept[id(row)] for row in rows if id(row) in kept], tried
 
 
 def _reported(row: Row, chosen: dict[str, Any], results: Results) -> Row:

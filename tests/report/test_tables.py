@@ -13,7 +13,7 @@ from longtail.report.groups import group
 from longtail.report.latex import latex
 from longtail.report.results import Results, load
 from longtail.report.results_table import as_html
-from longtail.report.selection import select, without_selection
+from longtail.report.selection import as_json, select, without_selection
 
 
 def table_of(folder: Path, **report) -> tables.Table:
@@ -255,6 +255,35 @@ def test_selection_goes_by_validation_and_never_by_test_scores(tmp_path: Path):
     assert "lr chosen by validation score: Finetune w/ MC 0.01" in " ".join(
         tables.build(results).notes
     )
+
+
+@pytest.mark.parametrize(
+    ("scores", "ends"),
+    [
+        ({0.1: 0.5, 0.01: 0.9}, ["lr"]),
+        ({0.1: 0.5, 0.01: 0.9, 0.001: 0.4}, []),
+        ({0.1: 0.5, 0.01: 0.9, 0.001: float("nan")}, []),  # tried, and no candidate
+        ({0.01: 0.9}, []),  # nothing else was tried, so it was not chosen
+    ],
+)
+def test_a_value_at_an_end_of_what_was_tried_is_named(tmp_path: Path, scores: dict, ends: list):
+    results = _with_learning_rates(tmp_path, scores)
+    (entry,) = as_json(select(results), "percent")
+    assert entry["method"] == "finetune"
+    assert (entry["chosen"], entry["at_end"]) == ({"lr": 0.01}, ends)
+    means = {each["lr"]: each["mean"] for each in entry["tried"]}
+    wanted = {lr: None if score != score else 100 * score for lr, score in scores.items()}
+    assert means == pytest.approx(wanted)
+    told = "At an end of what was tried, so others may be better: Finetune w/ MC 0.01."
+    assert (told in tables.build(results).notes) == bool(ends)
+
+
+def test_a_reports_table_has_what_chose(tmp_path: Path):
+    results = _with_learning_rates(tmp_path / "runs", {0.1: 0.5, 0.01: 0.9})
+    write(results, tmp_path / "out", with_figures=False, with_page=False)
+    (entry,) = json.loads((tmp_path / "out" / "table.json").read_text("utf-8"))["selection"]
+    assert entry["score"] == "validation"
+    assert [each["mean"] for each in entry["tried"]] == pytest.approx([50.0, 90.0])
 
 
 def _with_two_settings(folder: Path) -> Results:

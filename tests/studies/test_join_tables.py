@@ -207,13 +207,21 @@ def test_the_best_value_is_chosen_by_validation_scores(
     tool: ModuleType, study: Path, tmp_path: Path, higher: bool, best: float
 ) -> None:
     path = write(tmp_path / "a.json", both("finetune", "reset"), higher_is_better=higher)
-    table = tool.join(study, [path]).selected.table
+    report = tool.join(study, [path]).selected
+    table = report.table
     (row,) = table.rows
     assert row["selected"] == {"lr": best}
     assert list(row)[:5] == ["method", "policy", "seeds", "tasks", "selected"]
     assert not {"lr", "chooses", "validation", "validation_se"} & row.keys()
     told = f"lr chosen by validation score of seed 100: Finetune w/o MC {best}."
-    assert table.notes == ["Mean ± standard error over 2 seeds, unit: percent.", told]
+    ends = f"At an end of what was tried, so others may be better: Finetune w/o MC {best}."
+    assert table.notes == ["Mean ± standard error over 2 seeds, unit: percent.", told, ends]
+    (entry,) = report.extra["selection"]
+    assert (entry["chosen"], entry["at_end"]) == ({"lr": best}, ["lr"])
+    validation = {
+        row["lr"]: row["validation"] for row in both("finetune", "reset") if "chooses" in row
+    }
+    assert {each["lr"]: each["mean"] for each in entry["tried"]} == validation
 
 
 def test_without_any_validation_score_rp_of_the_choosing_seeds_decides(
@@ -222,7 +230,7 @@ def test_without_any_validation_score_rp_of_the_choosing_seeds_decides(
     rows = [{**row, "validation": None} for row in both("finetune", "reset")]
     table = tool.join(study, [write(tmp_path / "a.json", rows)]).selected.table
     assert [row["selected"] for row in table.rows] == [{"lr": 0.1}]
-    assert table.notes[-1] == "lr chosen by RP of seed 100: Finetune w/o MC 0.1."
+    assert table.notes[-2] == "lr chosen by RP of seed 100: Finetune w/o MC 0.1."
 
 
 def test_a_value_that_diverged_is_not_chosen(tool: ModuleType, study: Path, tmp_path: Path) -> None:
@@ -244,7 +252,7 @@ def test_a_family_without_a_reported_row_at_its_value_is_left_out_and_named(
     lost.append(line("finetune", "reset", 0.1, 50.0))  # not the value that was chosen
     joined = tool.join(study, [write(tmp_path / "a.json", lost)])
     assert [row["policy"] for row in joined.selected.table.rows] == ["continual"]
-    chosen, left_out = joined.selected.table.notes[1:]
+    chosen, _, left_out = joined.selected.table.notes[1:]
     assert chosen.endswith("Finetune w/ MC 0.01; Finetune w/o MC 0.01.")
     assert left_out == "Left out, as no seed is reported at the chosen value: Finetune w/o MC."
     assert len(joined.unselected.table.rows) == 7
@@ -286,7 +294,7 @@ def test_several_settings_may_be_selected(tool: ModuleType, study: Path, tmp_pat
     table = tool.join(study, [write(tmp_path / "a.json", rows)]).selected.table
     chosen = [row["selected"] for row in table.rows]
     assert chosen == [{"lr": 0.01}, {"lr": 0.01, "buffer": 9}]
-    assert table.notes[-1] == (
+    assert table.notes[-2] == (
         "lr, buffer chosen by validation score of seed 100: "
         "Finetune w/o MC lr 0.01; Reservoir w/o MC lr 0.01 buffer 9."
     )

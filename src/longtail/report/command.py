@@ -19,7 +19,7 @@ from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.labelling import CHOOSES
 from longtail.report.provenance import provenance
 from longtail.report.results import Results, load
-from longtail.report.selection import select, without_selection
+from longtail.report.selection import as_json, select, without_selection
 from longtail.runs.files import StudyFiles
 from longtail.support.files import refusing
 
@@ -124,7 +124,7 @@ def write(
     """
     with refusing(out, "cannot be made a folder"):
         out.mkdir(parents=True, exist_ok=True)
-    select(results)
+    tried = select(results)
     groups = group(results.runs)
     for run_ in results.finished if with_figures or with_page else ():
         _ = run_.scores  # read now, so that the page can name what cannot be read
@@ -135,6 +135,8 @@ def write(
     found = finding.finding(judged, shown, claims)
     tests = compare_policies(judged, (first, second), table.unit)
     extra = {"finding": found.text, "checks": claims, "statistics": tests}
+    if selection := as_json(tried, table.unit):
+        extra["selection"] = selection
     extra["provenance"] = provenance(results)
     if skipped:
         extra["skipped_checks"] = skipped

@@ -6,8 +6,7 @@ Test scores play no part: a group without a validation score is not selected fro
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +15,42 @@ from longtail.report.labelling import CHOOSES, told_seeds
 from longtail.report.results import Result, Results, count
 
 
-def select(results: Results) -> None:
+class Tried(NamedTuple):
+    """What the values of the [select] keys have scored in one family, as `place` writes them."""
+
+    score: str  # what chooses: "validation" or "RP"
+    means: dict[str, float | None]  # None where a run diverged or has no score
+    higher_is_better: bool
+
+    @property
+    def best(self) -> str | None:
+        """The value with the best mean."""
+        scores = {value: mean for value, mean in self.means.items() if mean is not None}
+        choose = max if self.higher_is_better else min
+        return choose(scores, key=lambda value: scores[value]) if scores else None
+
+    @property
+    def ends(self) -> list[str]:
+        """The keys whose best value is the smallest or the largest number of those tried."""
+        if self.best is None:
+            return []
+        chosen, tried = json.loads(self.best), [json.loads(value) for value in self.means]
+        found = []
+        for key, value in chosen.items():
+            numbers = {other[key] for other in tried if _number(other.get(key))}
+            if len(numbers) > 1 and value in (min(numbers), max(numbers)):
+                found.append(key)
+        return found
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def select(results: Results) -> dict[str, Tried]:
     """Keeps, in place, the runs with the best values of the study's [select] keys.
+
+    Returns what chose, by family.
 
     Where [select] names seeds, these alone choose and are not reported: by their validation score
     where they have one, else by their RP. Where none of them has been trained, a plan
@@ -25,21 +58,22 @@ def select(results: Results) -> None:
     """
     keys, choosing = labels_of(results.plan), results.plan.get("select", {}).get("seeds", [])
     if not keys or not results.finished:
-        return
+        return {}
     families = _families(results, keys)
+    tried = {rest: _tried(values, choosing) for rest, values in families.items()}
     kept: set[int] = (
         set()
     )  # not by the run's name: it may stand twice, the second time by its average
     best: dict[str, str] = {}
     for rest, values in families.items():
-        chosen = _best(values, choosing)
-        told = results.plan.get("chosen", {}).get(rest)
-        if chosen is None and isinstance(told, str) and told in values:
-            chosen = told
+        chosen = tried[rest].best
+        given = results.plan.get("chosen", {}).get(rest)
+        if chosen is None and isinstance(given, str) and given in values:
+            chosen = given
         if chosen is None:
             runs = [run for some in values.values() for run in some]
-            tried = any(run.seed in choosing for run in runs)
-            results.problems.append(told_nothing(rest, keys, choosing, tried=tried))
+            begun = any(run.seed in choosing for run in runs)
+            results.problems.append(told_nothing(rest, keys, choosing, tried=begun))
             kept |= {id(run) for run in runs if run.seed not in choosing}
             continue
         kept |= {id(run) for run in values[chosen] if run.seed not in choosing}
@@ -51,9 +85,8 @@ def select(results: Results) -> None:
     results.runs = [run for run in results.runs if id(run) in kept or run.status != "finished"]
     results.not_selected += before - count(results.runs)
     if best:
-        scores = {_score(values, choosing) for values in families.values()}
-        text = told_best(best, keys, choosing, scores)
-        results.plan = {**results.plan, "selected": [text]}
+        results.plan = {**results.plan, "selected": notes_on(best, tried, keys, choosing)}
+    return tried
 
 
 def _families(results: Results, keys: list[str]) -> dict[str, dict[str, list[Result]]]:
@@ -75,7 +108,7 @@ def place(labels: dict[str, Any], keys: list[str]) -> tuple[str, str]:
 def best_values(results: Results) -> dict[str, str]:
     """For every family of finished runs, as `place` names it, the values that are best."""
     keys, choosing = labels_of(results.plan), results.plan.get("select", {}).get("seeds", [])
-    found = {family: _best(v, choosing) for family, v in _families(results, keys).items()}
+    found = {f: _tried(values, choosing).best for f, values in _families(results, keys).items()}
     return {family: value for family, value in found.items() if value is not None}
 
 
@@ -84,14 +117,44 @@ def family_name(family: str) -> str:
     return " ".join(display(k, v) for k, v in json.loads(family).items())
 
 
-def told_best(
-    best: dict[str, str], keys: list[str], choosing: list[int], scores: Collection[str]
-) -> str:
-    """The note on what was chosen: the values of every family, and by which scores and seeds."""
-    notes = [f"{family_name(f)} {_told(json.loads(v), keys)}".strip() for f, v in best.items()]
-    by = " or ".join("RP" if name == "RP" else "validation score" for name in sorted(scores))
+def notes_on(
+    best: dict[str, str], tried: dict[str, Tried], keys: list[str], choosing: list[int]
+) -> list[str]:
+    """Notes on the best values of every family: by which scores, and which lie at an end."""
+    values = {family: json.loads(value) for family, value in best.items()}
+    by = " or ".join("RP" if x == "RP" else "validation score" for x in sorted(_scores(tried)))
     by += f" of {told_seeds(choosing)}" if choosing else ""
-    return f"{', '.join(keys)} chosen by {by}: {'; '.join(notes)}."
+    notes = [f"{', '.join(keys)} chosen by {by}: {_listed(values, keys)}."]
+    ends = {f: {key: values[f][key] for key in tried[f].ends} for f in best}
+    if any(ends.values()):
+        found = _listed({family: value for family, value in ends.items() if value}, keys)
+        notes.append(f"At an end of what was tried, so others may be better: {found}.")
+    return notes
+
+
+def _scores(tried: dict[str, Tried]) -> set[str]:
+    return {family.score for family in tried.values()}
+
+
+def _listed(values: dict[str, dict[str, Any]], keys: list[str]) -> str:
+    """Families with their values."""
+    return "; ".join(f"{family_name(f)} {_told(v, keys)}".strip() for f, v in values.items())
+
+
+def as_json(tried: dict[str, Tried], unit: str) -> list[dict[str, Any]]:
+    """What chose, for table.json: of every family the mean score of each value, in this unit."""
+    scale = 100.0 if unit == "percent" else 1.0
+    found = []
+    for family, entry in tried.items():
+        if entry.best is None:
+            continue
+        means = [
+            {**json.loads(value), "mean": None if mean is None else mean * scale}
+            for value, mean in entry.means.items()
+        ]
+        chosen = {"chosen": json.loads(entry.best), "at_end": entry.ends}
+        found.append({**json.loads(family), "score": entry.score, **chosen, "tried": means})
+    return found
 
 
 def _told(values: dict[str, Any], keys: list[str]) -> str:
@@ -167,25 +230,20 @@ def labels_of(plan: dict[str, Any]) -> list[str]:
     return [label(str(key)) for key in (found if isinstance(found, list) else [found]) if key]
 
 
-def _best(values: dict[str, list[Result]], choosing: list[int]) -> str | None:
-    """The value whose runs have the best mean score; a diverged run rules it out."""
-    means: dict[str, float] = {}
+def _tried(values: dict[str, list[Result]], choosing: list[int]) -> Tried:
+    """The mean score of every value that seeds which choose have tried; a diverged run has none."""
+    means: dict[str, float | None] = {}
     name = _score(values, choosing)
+    higher = next(iter(values.values()))[0].higher_is_better
     for value, runs in values.items():
         asked = [run for run in runs if run.seed in choosing] if choosing else runs
-        scores: list[Any] = [run.summary.get(name) for run in asked if not run.diverged]
         if not choosing and all(name not in run.summary for run in asked):
-            return None
-        if (
-            scores
-            and len(scores) == len(asked)
-            and all(isinstance(s, int | float) and np.isfinite(s) for s in scores)
-        ):
-            means[value] = float(np.mean(scores))
-    if not means:
-        return None
-    higher = next(iter(values.values()))[0].higher_is_better
-    return (max if higher else min)(means, key=lambda value: means[value])
+            return Tried(name, {}, higher)
+        scores: list[Any] = [run.summary.get(name) for run in asked if not run.diverged]
+        whole = len(scores) == len(asked) and all(_number(s) and np.isfinite(s) for s in scores)
+        if asked:
+            means[value] = float(np.mean(scores)) if whole else None
+    return Tried(name, means, higher)
 
 
 def _score(values: dict[str, list[Result]], choosing: list[int]) -> str:

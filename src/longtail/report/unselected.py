@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from longtail.names import METRICS
 from longtail.report.groups import Group, measured
 from longtail.report.labelling import CHOOSES
-from longtail.report.selection import place
+from longtail.report.selection import Tried, place
 from longtail.support.files import parse_json
 
 Row = dict[str, Any]
@@ -26,22 +26,16 @@ class Family(NamedTuple):
     reported: dict[str, Row]
     choosing: dict[str, Row]
 
-    @property
-    def score(self) -> str:
-        """What chooses, as in `selection`: the validation score, or RP where one has none."""
+    def tried(self, *, higher_is_better: bool) -> Tried:
+        """What its rows that choose have scored: on validation, or RP where one has none."""
         lines = self.choosing.values()
         held_out = all(line.get("validation") is not None for line in lines)
-        return "validation" if held_out else "RP"
-
-    def best(self, *, higher_is_better: bool) -> str | None:
-        """The value that scores best, of those whose row has a score and has not diverged."""
-        scores = {
-            value: line[self.score]
+        score = "validation" if held_out else "RP"
+        means = {
+            value: None if line.get("diverged") else line.get(score)
             for value, line in self.choosing.items()
-            if not line.get("diverged") and line.get(self.score) is not None
         }
-        choose = max if higher_is_better else min
-        return choose(scores, key=lambda value: scores[value]) if scores else None
+        return Tried(score, means, higher_is_better)
 
 
 def read(path: Path, study: str) -> dict[str, Any]:
@@ -105,7 +99,7 @@ def best_values(table: dict[str, Any], keys: list[str]) -> dict[str, str]:
     """For every family whose seeds have chosen, the values that are best."""
     higher = table["higher_is_better"]
     found = {
-        name: family.best(higher_is_better=higher)
+        name: family.tried(higher_is_better=higher).best
         for name, family in families(table["rows"], keys).items()
     }
     return {name: value for name, value in found.items() if value is not None}
