@@ -291,6 +291,7 @@ def test_a_restored_buffer_goes_on_as_the_saved_one(kind, seed, before, tmp_path
         buffer.draw(4)
     torch.save(buffer.state_dict(), tmp_path / "state.pt")
     restored = kind(17, seed)
+    offer(restored, 50)  # what it had is gone
     restored.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for number in range(before, before + 20):
         for b in (buffer, restored):

@@ -30,11 +30,12 @@ def agree(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["batch", "batch_sum"])
+@pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("stacked", [False, True])
-def test_tasks_of_all_sizes_have_the_fisher_of_the_plain_pass(stacked, kind) -> None:
+def test_tasks_of_all_sizes_have_the_fisher_of_the_plain_pass(stacked, packs, kind) -> None:
     model = model_of(stacked)
     plain = Fisher(model, WORDS.objective, kind)
-    graphs = GraphFisher(model, WORDS.objective, capture=False, kind=kind)
+    graphs = GraphFisher(model, WORDS.objective, capture=False, kind=kind, packs=packs)
     tables = [table for i in range(len(WORDS)) if (table := WORDS.train(i)) is not None]
     sizes = [len(table) for table in tables]
     many, few = sizes.index(max(sizes)), sizes.index(min(sizes))
@@ -113,7 +114,9 @@ def test_only_the_pass_that_it_stands_for_is_replaced(
     kind: str, own: bool, taken: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("longtail.training.captured_fisher.captures", lambda *_: True)
-    monkeypatch.setattr("longtail.training.captured_fisher.GraphFisher", lambda *_, kind: kind)
+    monkeypatch.setattr(
+        "longtail.training.captured_fisher.GraphFisher", lambda *_, kind, packs: kind
+    )
     model = torch.nn.Linear(4, 3)
     method = EWC(model, CLASSIFICATION, fisher=kind)
     if own:

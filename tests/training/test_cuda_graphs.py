@@ -1,6 +1,6 @@
 """Padded steps of fixed shape equal plain ones; what a graph would replay is tested on a GPU."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from longtail.tasks import (
 from longtail.tasks.examples import Packable
 from longtail.training import POLICIES, Run, TrainSettings, train
 from longtail.training import cuda_graphs as graphs
-from longtail.training.cuda_graphs import GraphForward, GraphStep, _Step
+from longtail.training.cuda_graphs import GraphForward, GraphStep, _Step, takes_packed
 
 SIZES = (9, 5, 1, 12, 0, 7, 11, 22)
 TOTAL = sum(SIZES)
@@ -129,12 +129,33 @@ class FittingBag(Bag):
 
     seen: ClassVar[list[int]] = []
 
+    def packs(self) -> bool:
+        return True
+
     def forward(self, inputs: Ragged) -> Tensor:
+        self.look(inputs)
+        return super().forward(inputs)
+
+    @classmethod
+    def forward_stacked(cls, members: Sequence["FittingBag"], inputs: Ragged) -> Tensor:
+        cls.look(inputs)
+        outputs = []
+        for member in members:
+            words = [
+                table[ids] for table, ids in zip(member.table.weight, inputs.padded, strict=True)
+            ]
+            found = torch.stack(words) * inputs.mask()[..., None]
+            means = found.sum(-2) / inputs.lengths[..., None]
+            head = member.head
+            outputs.append(torch.baddbmm(head.bias[:, None], means, head.weight.transpose(1, 2)))
+        return torch.stack(outputs)
+
+    @staticmethod
+    def look(inputs: Ragged) -> None:
         if isinstance(inputs, Packable) and inputs.room is not None:
             values = int(inputs.lengths.sum(-1).max())
             assert values <= inputs.room
             FittingBag.seen.append(inputs.room - values)
-        return super().forward(inputs)
 
 
 def make_run(method="finetune", stacked=False, table=None, model=make_model, **settings) -> Run:
@@ -208,22 +229,37 @@ def test_a_step_knows_what_room_its_rows_need(name: str, stacked: bool) -> None:
     args = {"table": Packing(ragged()), "model": lambda _: FittingBag(), "batch_size": 5}
     FittingBag.seen.clear()
     assert_padded_equals_plain(name, stacked, **args)
-    if not stacked:  # under vmap a tuple's further attributes are gone
-        assert len(FittingBag.seen) > 30
-        assert min(FittingBag.seen) < 16  # two draws have the same room, so others have more left
-        assert name != "finetune" or max(FittingBag.seen) < 8
+    assert len(FittingBag.seen) > 30
+    assert min(FittingBag.seen) < 16  # two draws have the same room, so others have more left
+    assert name != "finetune" or max(FittingBag.seen) < 8
     run = make_run(name, stacked, **args)
     run.take_step = GraphStep(run, capture=False)
     train(run)
     if name != "finetune":
         buffer = run.method.buffer
-        rooms = {key[1] for key in run.take_step.steps}
-        assert rooms > {None} or (rooms and None not in rooms)
+        drawn = [key[1] for key in run.take_step.steps if key[0]]
+        assert drawn
+        assert None not in drawn
         assert buffer._sizes is not None
         assert buffer._sizes.tolist() == buffer._fields[1].tolist()
         again = type(buffer)(buffer.capacity, buffer.seed)
         again.load_state_dict(buffer.state_dict())
         assert np.array_equal(again._sizes, buffer._sizes)
+
+
+@pytest.mark.parametrize("name", ["finetune", "reservoir"])
+def test_rows_keep_their_padding_for_a_model_that_would_compute_it(name: str) -> None:
+    run = make_run(name, table=Packing(ragged()), model=lambda _: Bag(), batch_size=5)
+    run.take_step = step = GraphStep(run, capture=False)
+    train(run)
+    shapes = {key[3] for key in step.steps}
+    assert {room for _, room in shapes} == {key[1] for key in step.steps} == {None}
+    assert len(shapes) == 3  # one for each width
+
+
+def test_a_compiled_model_gets_rows_with_their_padding() -> None:
+    assert takes_packed(FittingBag(), TrainSettings())
+    assert not takes_packed(FittingBag(), TrainSettings(compile=True))
 
 
 @pytest.mark.parametrize("name", ["finetune", "ewcpp", "reservoir", "derpp", "agem"])

@@ -213,8 +213,9 @@ def join(parts: list[Any], dim: int) -> Any:
             return torch.cat(values, dim)
         width = max(value.padded.shape[dim + 1] for value in values)
         padded = [widen(value.padded, dim + 1, width) for value in values]
-        joined = torch.cat(padded, dim), torch.cat([value.lengths for value in values], dim)
+        lengths = torch.cat([value.lengths for value in values], dim)
+        joined = Ragged(torch.cat(padded, dim), lengths)
         rooms = [v.room for v in values if isinstance(v, Packable) and v.room is not None]
-        return Packable.of(Ragged(*joined), sum(rooms) if len(rooms) == len(values) else None)
+        return Packable.of(joined, sum(rooms)) if len(rooms) == len(values) else joined
 
     return map_leaves(leaf, *parts)

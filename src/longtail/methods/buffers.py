@@ -84,11 +84,11 @@ class Storage(ABC):
         """Copy rows ``sources`` to ``slots``, all distinct; both count over replicas and rows."""
         if not self._fields:
             self._allocate(rows)
-            if getattr(rows[0], "sizes", None) is not None:
+            if _sizes_of(rows) is not None:
                 self._sizes = np.zeros((self.replicas or 1) * self.capacity, dtype=np.int64)
         if self._sizes is not None:
-            known = getattr(rows[0], "sizes", None)
-            if known is None:
+            known = _sizes_of(rows)
+            if known is None:  # a sequence that mixes such rows with others: no more packing
                 self._sizes = None
             else:
                 self._sizes[slots] = known.ravel()[sources]
@@ -208,10 +208,16 @@ class Storage(ABC):
         self._structure, self._dims = state["structure"], list(state["dims"])
         self._fields = [field.to(device or field.device, copy=True) for field in state["fields"]]
         self.version += 1
+        self._sizes = None
         if self._fields:
             self._padded, self._device = _padded(self._structure), self._fields[0].device
-        ragged = bool(self._padded) and self._padded[0]
-        self._sizes = self._fields[1].cpu().numpy().astype(np.int64) if ragged else None
+            if self._padded[0]:
+                self._sizes = self._fields[1].cpu().numpy().astype(np.int64)
+
+
+def _sizes_of(rows: Any) -> np.ndarray | None:
+    """The lengths of ragged inputs, where the host knows them."""
+    return rows[0].sizes if isinstance(rows[0], Packable) else None
 
 
 class ReservoirBuffer(Storage):

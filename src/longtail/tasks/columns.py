@@ -31,7 +31,7 @@ class Packable(Ragged):
     rows of these makes a plain ``Ragged``, of which nothing is known.
     """
 
-    room: int | None = None  # for the values of a replica end to end: of the one with the most
+    room: int | None = None  # rows that hold all values of any one replica, end to end
     sizes: np.ndarray | None = None  # the lengths
 
     @classmethod

@@ -89,9 +89,11 @@ class Examples(Protocol):
     - ``stage(index) -> (shape, numbers)`` and ``assemble(shape, numbers) -> batch``: reading in two
       halves. The first is the host's: the shape of the batch, one of a few (hashable), and a tensor
       of int64 on the CPU; the second gets these numbers on the device, where it is captured.
-    - ``packs = True``: with ``stage(index, packed)``, more than 0 for fewer shapes, ``assemble``
-      makes batches whose inputs are :class:`Packable`, with a room; ``sizes(numbers)`` are the
-      lengths of rows, on the host, and ``room(sizes, packed)`` is what they need.
+    - ``packs = True``: ``stage(index, packed)`` with ``packed`` of 1 or more has ``assemble`` make
+      batches whose inputs are :class:`Packable`, with a room; a larger ``packed`` makes fewer,
+      coarser rooms. ``sizes(numbers)`` are the lengths of rows, known on the host, and
+      ``room(sizes, packed)`` is the room that rows of these lengths get. A model that computes
+      such rows without their padding says so by a method ``packs()``.
     """
 
     def __len__(self) -> int: ...

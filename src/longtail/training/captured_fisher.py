@@ -28,7 +28,7 @@ from longtail.replicas import lead_of, parameter_groups
 from longtail.support.eval_mode import evaluation_mode
 from longtail.tasks import Batch, Examples, Objective
 from longtail.tasks.examples import rows_device
-from longtail.training.cuda_graphs import Graphs, filled, padded_size, reading
+from longtail.training.cuda_graphs import Graphs, filled, padded_size, reading, takes_packed
 from longtail.training.optimizer import MOST_GRAPHS, autocast, captures
 from longtail.training.settings import TrainSettings
 
@@ -45,7 +45,11 @@ def capture_fisher(method: Method, settings: TrainSettings) -> None:
         device = next(method.model.parameters()).device
         if captures(settings, device):
             method.fisher = GraphFisher(
-                method.model, method.objective, settings.autocast, kind=kind
+                method.model,
+                method.objective,
+                settings.autocast,
+                kind=kind,
+                packs=takes_packed(method.model, settings),
             )
 
 
@@ -58,6 +62,7 @@ class GraphFisher:
         precision: "bf16" or "none", what `autocast` is in the settings.
         capture: False runs the same padded passes without capturing them, on any device.
         kind: "batch" or "batch_sum".
+        packs: whether the model computes rows without their padding.
     """
 
     def __init__(
@@ -67,9 +72,10 @@ class GraphFisher:
         precision: str = "none",
         capture: bool = True,
         kind: str = "batch",
+        packs: bool = False,
     ) -> None:
         self.model, self.objective, self.precision = model, objective, precision
-        self.kind = kind
+        self.kind, self.packs = kind, packs
         self.lead = lead_of(model)[1:]
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
@@ -98,7 +104,7 @@ class GraphFisher:
         rows = index.shape[-1]
         size = padded_size(rows, BATCH, examples)
         index = filled(index, size, examples)
-        key, tensors, build = reading(examples, index, packed=1)
+        key, tensors, build, _ = reading(examples, index, packed=int(self.packs))
         one = self.passes.get(key)
         if one is None:
             one = _Pass(build, tensors, size, self.device)

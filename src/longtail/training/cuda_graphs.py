@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,11 @@ from torch.nn.functional import pad
 
 from longtail.methods.base import Method, rows_of
 from longtail.methods.buffers import tensors_of
-from longtail.replicas import lead_of
+from longtail.replicas import lead_of, members_of
 from longtail.tasks import Batch, Examples, Ragged, map_leaves
 from longtail.tasks.examples import Packable, locate
-from longtail.training.optimizer import MOST_GRAPHS
+from longtail.training.optimizer import MOST_GRAPHS, autocast
+from longtail.training.settings import TrainSettings
 from longtail.training.step import update
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class GraphStep:
         kinds = nn.modules.batchnorm._BatchNorm
         self.exact = any(isinstance(module, kinds) for module in run.model.modules())
         self.stores = type(run.method).observe is not Method.observe
+        self.packs = takes_packed(run.model, run.settings)
         self.graphs = Graphs(run.device) if capture else None
         self.steps: dict[Hashable, _Step] = {}
         self.version = -1
@@ -88,9 +90,11 @@ class GraphStep:
         method, rows, given = run.method, index.shape[-1], index
         size = rows if self.exact else padded_size(rows, run.settings.batch_size, examples)
         index = filled(index, size, examples)
-        packed = 2 if method.draws else 1  # there is a shape for each pair of what both need
-        key, tensors, build = reading(examples, index, packed)
-        sizes, needed = host_sizes(examples, tensors) if method.draws else None, None
+        # With draws there is a shape for each pair of what both need: then they are coarser.
+        packed = (2 if method.draws else 1) * self.packs
+        key, tensors, build, table = reading(examples, index, packed)
+        sizes = table.sizes(tensors[0]) if table is not None and method.draws else None
+        needed = None
         slots, drawn, most = None, 0, 0
         buffer = method.buffer if method.draws else None  # pyright: ignore
         if buffer is not None and len(buffer):
@@ -99,8 +103,8 @@ class GraphStep:
             most = drawn if self.exact else min(method.draw_size(size), buffer.capacity)
             slots = buffer.plan(method.draws, drawn, most)
             stored = buffer.sizes(slots)
-            if stored is not None and sizes is not None:
-                needed = host_table(examples).room(stored, packed)
+            if table is not None and stored is not None:
+                needed = table.room(stored, packed)
         step = self._step((most, needed, *key), (build, tensors, slots, (size, most), run.device))
         step.sizes, step.room = sizes, needed
         step.load(tensors, slots, None if self.exact else (rows, drawn))
@@ -289,25 +293,30 @@ def padded_size(rows: int, full: int, examples: Examples) -> int:
 
 def filled(index: Tensor, size: int, examples: Examples) -> Tensor:
     """Row numbers [..., n], and after them up to `size` those of rows that shall weigh nothing."""
-    return pad(index, (0, size - index.shape[-1]), value=getattr(examples, "blank", 0))
+    missing = size - index.shape[-1]
+    assert missing >= 0
+    return pad(index, (0, missing), value=getattr(examples, "blank", 0)) if missing else index
 
 
-Reading = tuple[tuple[Hashable, ...], list[Tensor], Callable[[Sequence[Tensor]], Batch]]
+def takes_packed(model: nn.Module, settings: TrainSettings) -> bool:
+    """Whether the model says that it computes rows without their padding, trained like this."""
+    device = next(model.parameters()).device
+    packs = getattr(members_of(model)[0], "packs", None)
+    with autocast(device, settings.autocast):
+        return packs is not None and not settings.compile and packs()
 
 
-def host_table(examples: Examples) -> Any:
-    """The table behind a view."""
-    return locate(examples, torch.zeros(0, dtype=torch.long))[0]
+class Reading(NamedTuple):
+    """How a captured step gets its rows."""
 
-
-def host_sizes(examples: Examples, tensors: Sequence[Tensor]) -> Any:
-    """Lengths of rows that are read by these numbers, where the host knows them."""
-    table = host_table(examples)
-    return table.sizes(tensors[0]) if getattr(table, "packs", False) else None
+    key: tuple[Hashable, ...]  # of the graph that reads them
+    tensors: list[Tensor]  # what is copied for it
+    build: Callable[[Sequence[Tensor]], Batch]  # what it makes of that
+    table: Any  # that they are of, where they are packed; else None
 
 
 def reading(examples: Examples, index: Tensor, packed: int = 0) -> Reading:
-    """How a captured step gets its rows: a key, what is copied for it, and what it makes of that.
+    """The rows of these numbers.
 
     Where the table can be read on the device, the row numbers are copied; else the rows.
 
@@ -317,15 +326,17 @@ def reading(examples: Examples, index: Tensor, packed: int = 0) -> Reading:
     table, index = locate(examples, index)
     stage = getattr(table, "stage", None)
     if stage is not None:
-        packs = packed and getattr(table, "packs", False)
+        packs = packed > 0 and getattr(table, "packs", False)
         shape, numbers = stage(index, packed) if packs else stage(index)
-        return (id(table), shape, numbers.shape), [numbers], lambda x: table.assemble(shape, x[0])  # pyright: ignore
+        key = id(table), shape, numbers.shape
+        build = lambda x: table.assemble(shape, x[0])  # noqa: E731  # pyright: ignore
+        return Reading(key, [numbers], build, table if packs else None)
     if getattr(table, "capturable", False):
-        return (id(table), index.shape), [index], lambda x: table[x[0]]
+        return Reading((id(table), index.shape), [index], lambda x: table[x[0]], None)
     batch = table[index]
     tensors = list(tensors_of(batch))
     key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-    return key, tensors, lambda x: rebuilt(batch, x)
+    return Reading(key, tensors, lambda x: rebuilt(batch, x), None)
 
 
 def rebuilt(tree: Any, tensors: Sequence[Tensor]) -> Any:

@@ -85,6 +85,17 @@ def test_a_packed_batch_knows_how_many_tokens_it_has() -> None:
     assert not labels[index == BLANK].any()
 
 
+def test_packed_batches_have_few_rooms_however_long_their_pairs_are() -> None:
+    rng = np.random.default_rng(0)
+    for longest in (96, 512):
+        table = PairTable(PREPARED, longest)
+        for rows in (12, 64):
+            sizes = rng.integers(1, longest + 1, (4000, rows))
+            rooms = {table.room(each, 1) for each in sizes} | {table.room(sizes[:1] * 0 + 1, 1)}
+            assert len(rooms) <= 20
+            assert all(table.room(each, 1) >= each.sum() for each in sizes)
+
+
 def test_a_view_fills_up_with_blanks_not_with_its_own_rows() -> None:
     for numbers in (np.array([4, 6]), np.array([[4, 6], [8, 2]])):
         rows = PairRows(TABLE, numbers)

@@ -94,3 +94,10 @@ def test_what_is_left_of_the_rows_has_no_part_in_anything(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(torch.Tensor, "new_empty", littered)
     assert_close(gradients(model, Packable.of(inputs, room)), expected)
+
+
+def test_more_tokens_than_rows_are_refused() -> None:
+    model, inputs = stack(BERT, 1, 1), pairs(BERT, 1, 34)
+    rows = int(inputs.lengths.sum()) - 1
+    with pytest.raises(RuntimeError, match=f"more tokens than the {rows} rows"):
+        model(Packable.of(inputs, rows))

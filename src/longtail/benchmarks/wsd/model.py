@@ -85,6 +85,10 @@ class SentencePairs(nn.Module):
                     own.copy_(given)
         return model
 
+    def packs(self) -> bool:
+        """Whether it computes pairs without their padding: under the autocast of now, here."""
+        return isinstance(self.encoder, Encoder) and self.encoder.packs(self.inner.weight, 1)
+
     def forward(self, inputs: Ragged | Tensor) -> Tensor:
         if isinstance(self.encoder, AutoEncoder):
             ids, mask, types = self._read(inputs)
@@ -116,7 +120,8 @@ class SentencePairs(nn.Module):
         """[CLS] after all layers, [R, B, H]."""
         assert isinstance(self.encoder, Encoder)
         ids, mask, types = self._read(inputs)
-        if isinstance(inputs, Packable) and inputs.room is not None and self.encoder.packs(ids):
+        packs = self.encoder.packs(ids, ids.shape[-1])
+        if packs and isinstance(inputs, Packable) and inputs.room is not None:
             return self.encoder.encode_packed(stacked, ids, inputs.lengths, types, inputs.room)
         hidden = self.encoder.embed(stacked, ids, types)
         return self.encoder.encode(stacked, hidden, mask, first=True)

@@ -25,14 +25,15 @@ import torch
 from torch import Tensor
 
 from longtail.benchmarks.wsd.prepared import Prepared
-from longtail.models.encoder.fused import packed_rows
+from longtail.models.encoder.fused import STEP, packed_rows
 from longtail.tasks.examples import Batch, Device, Index, Packable, Ragged
 
 WIDTHS = (32, 48, 64, 80, 96, 128, 192, 256, 384, 512)
 # What the list of tokens begins with; the middle ones and the last follow from MIDDLE on.
 PAD, MARK, FIRST, MIDDLE = range(4)
-BLANK = -1  # the number of a pair of one token, after all others
-WIDE = 128  # up to it packed batches are as wide as the longest pair: little cost, fewer graphs
+BLANK = -1  # the number of a pair of one token: the last row of the layout, after all pairs
+WIDE = 128  # packed batches have this width or the largest: it costs little, and graphs are fewer
+ROOMS = 18  # different rooms that packed batches of one size may have, about
 
 
 class Shape(NamedTuple):
@@ -142,22 +143,23 @@ class PairTable:
         return np.where(found == BLANK, 1, self.targets.length[found])
 
     def room(self, sizes: np.ndarray, packed: int) -> int:
-        """For the tokens of pairs of these sizes ``[..., B]``: see `stage`."""
-        return packed_rows(int(sizes.sum(-1).max()), packed)
+        """Rows for all tokens of pairs of these sizes ``[..., B]``, in steps as `packed` says."""
+        longest = sizes.shape[-1] * self.widths[-1]
+        coarse = packed * -(-longest // (ROOMS * STEP))
+        return packed_rows(int(sizes.sum(-1).max()), coarse)
 
     def stage(self, index: Tensor, packed: int = 0) -> tuple[Shape, Tensor]:
         """The host's half of reading pairs ``[B]`` or ``[S, B]``: a shape that fits them all.
 
         Args:
-            packed: 0 with their padding, else without it; the more, the fewer shapes there are.
+            packed: 0 with their padding, else without it; a larger one makes fewer shapes.
         """
         index = index.cpu()
         sizes = self.sizes(index)
-        width = self.width(int(sizes.max(initial=1)))
+        longest = int(sizes.max(initial=1))
         if not packed:
-            return Shape(width, None), index
-        if self.widths[-1] <= WIDE:
-            width = self.widths[-1]
+            return Shape(self.width(longest), None), index
+        width = self.width(min(WIDE, self.widths[-1])) if longest <= WIDE else self.widths[-1]
         return Shape(width, self.room(sizes, packed)), index
 
     def assemble(self, shape: Shape, numbers: Tensor) -> Batch:

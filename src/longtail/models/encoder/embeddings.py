@@ -73,12 +73,14 @@ def pack(
 ):  # fmt: skip
     """Tokens of B sequences, of T columns each, end to end in N rows, and where each one lies.
 
-    Rows that are left are padding, in no sequence.
+    Rows that are left are padding, in no sequence. Tokens beyond the last row are left out: nobody
+    may write there.
     """
     s, n = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     k = tl.arange(0, MANY)
     length = tl.load(lengths + s * B + k, k < B, 0).to(tl.int32)
-    end = tl.cumsum(length, 0)
+    end = tl.minimum(tl.cumsum(length, 0), N)
+    begin = tl.minimum(tl.cumsum(length, 0) - length, N)
     before = (end[None, :] <= n[:, None]) & (k < B)[None, :]
     b = tl.sum(before.to(tl.int32), 1)
     t = n - tl.max(tl.where(before, end[None, :], 0), 1)
@@ -89,8 +91,8 @@ def pack(
         tl.store(packed_types + s * N + n, tl.load(types + at, real, 0), n < N)
     if tl.program_id(0) == 0:
         span = spans + (s * B + k) * 2
-        tl.store(span, end - length, k < B)
-        tl.store(span + 1, length, k < B)
+        tl.store(span, begin, k < B)
+        tl.store(span + 1, end - begin, k < B)
 
 
 @triton.jit

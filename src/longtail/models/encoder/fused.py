@@ -101,6 +101,7 @@ def pack(
     found, kinds, sizes = (_rows(x, S) for x in (ids, types, lengths))
     assert found is not None
     assert sizes is not None
+    _check_room(sizes, rows)
     B, T = found.shape[1:]
     packed, places = (found.new_empty(S, 1, rows) for _ in range(2))
     packed_kinds = None if kinds is None else torch.empty_like(packed)
@@ -112,6 +113,13 @@ def pack(
         config.position_offset, many, block, kinds is not None, num_warps=warps,
     )  # fmt: skip
     return Packed(packed, packed_kinds, places, spans, T)
+
+
+def _check_room(sizes: Tensor, rows: int) -> None:
+    """Stops where there are more tokens than rows. A graph that is replayed does not look again."""
+    if not (sizes.is_cuda and torch.cuda.is_current_stream_capturing()):
+        told = f"sequences of more tokens than the {rows} rows that they are packed into"
+        torch.ops.aten._assert_async.msg((sizes.sum(-1) <= rows).all(), told)
 
 
 def embed(

@@ -29,8 +29,8 @@ class Operands:
         rows: N, of a model's batch.
         last: rows that the last layer has after attention.
         keep: whether there will be a backward pass.
-        zeroed: what the first of these two matrices takes, and what comes back to the second, is 0
-            where nobody writes to it.
+        zero_in: the matrix that takes 0 where nobody writes to what it takes.
+        zero_out: the matrix that 0 comes back to where nobody writes to what comes back.
     """
 
     def __init__(
@@ -39,9 +39,11 @@ class Operands:
         rows: int,
         last: int,
         keep: bool,
-        zeroed: tuple[str, ...] = (),
+        zero_in: str = "",
+        zero_out: str = "",
     ) -> None:
-        self.weights, self.rows, self.last, self.zeroed = weights, rows, last, zeroed
+        self.weights, self.rows, self.last = weights, rows, last
+        self.zero_in, self.zero_out = zero_in, zero_out
         self.together = keep and rows <= TOGETHER
         self.taken: dict[str, Tensor] = {}
         self.returned: dict[str, Tensor] = {}
@@ -49,11 +51,11 @@ class Operands:
 
     def x(self, name: str, layer: int) -> Tensor:
         """Where to write what the matrix takes, [R, n, in]."""
-        return self._room(self.taken, name, layer, _IN, name in self.zeroed[:1])
+        return self._room(self.taken, name, layer, _IN, name == self.zero_in)
 
     def dy(self, name: str, layer: int) -> Tensor:
         """Where to write the gradient of what it gave, [R, n, out]."""
-        return self._room(self.returned, name, layer, _OUT, name in self.zeroed[1:])
+        return self._room(self.returned, name, layer, _OUT, name == self.zero_out)
 
     def prepare(self) -> None:
         """Room for the gradients."""

@@ -70,8 +70,8 @@ class LayerPass:
         self.first = first
         weights = {name: self.values[name] for name in MATRICES}
         # Rows in no sequence are left out by attention, forward and backward.
-        left = () if self.spans is None else ("out_weight", "qkv_weight")
-        self.operands = Operands(weights, self.N, self.B if first else self.N, keep, left)
+        left = ("", "") if self.spans is None else ("out_weight", "qkv_weight")
+        self.operands = Operands(weights, self.N, self.B if first else self.N, keep, *left)
 
     def begin(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The hidden states before the first layer in fp32 and bf16."""

@@ -211,9 +211,9 @@ class Encoder(nn.Module):
             hidden = _norm(hidden + out, p["output_gain"], p["output_shift"], self.config.eps)
         return hidden if first else hidden.unflatten(1, (B, T))
 
-    def packs(self, ids: Tensor) -> bool:
-        """Whether `encode_packed` takes such ids: where the kernels of `fused.py` work."""
-        return fused.usable(self.config, ids, ids.shape[-1])
+    def packs(self, x: Tensor, tokens: int) -> bool:
+        """Whether `encode_packed` takes sequences of so many tokens, where the tensor x lies."""
+        return fused.usable(self.config, x, tokens)
 
     def encode_packed(
         self, stacked: Stacked, ids: Tensor, lengths: Tensor, types: Tensor | None, rows: int
