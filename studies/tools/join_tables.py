@@ -1,6 +1,7 @@
 """Join unselected tables of one study into one, and select from it: a table without its runs.
 
     python studies/tools/join_tables.py STUDY.toml OUT TABLE.json [TABLE.json ...] [--lean]
+    python studies/tools/join_tables.py STUDY.toml OUT TABLE.json TABLE.json [...] --selected
 
 The runs of a study may be trained in several sessions, on machines whose folders are gone later.
 What stays of a session is the table that `longtail report RUNS --no-select` has written: a row for
@@ -10,6 +11,11 @@ to OUT/table.*, both as `longtail report` would, had it found all runs in one fo
 later table replaces the row of an earlier one that has the same labels. With `--lean` a row that
 only chooses keeps its scores, and neither those of each seed nor its curves; the other rows lose
 how RP grew in each seed. Of a large grid these are most of the file.
+
+With `--selected` the tables are selected ones, as `longtail report` writes them, and so is the one
+that is made: rows of a later table replace those of an earlier one, or are added to them, and what
+is claimed is computed anew. So a published table gets rows of a later session, such as those for
+which rates were tried that lie beyond the end of its grid.
 """
 
 from __future__ import annotations
@@ -34,8 +40,10 @@ from longtail.report.selection import (
     Tried,
     as_json,
     family_name,
+    from_json,
     labels_of,
     notes_on,
+    place,
     told_nothing,
     without_selection,
 )
@@ -82,7 +90,7 @@ def join(file: Path, paths: Sequence[Path], *, lean: bool = False) -> Joined:
     plan = _plan(study)
     tables = {path: unselected.read(path, study.name) for path in paths}
     about = _agreed(tables, study)
-    rows, replaced = _all_rows(tables, study)
+    rows, replaced = _all_rows(tables, study, _order(study))
     if lean:
         rows = [_scores(row) if row.get(CHOOSES) else _without_growth(row) for row in rows]
     origin = provenance(study, [table["provenance"] for table in tables.values()])
@@ -103,13 +111,61 @@ def join(file: Path, paths: Sequence[Path], *, lean: bool = False) -> Joined:
     )
 
 
-def _read_study(file: Path) -> Study:
-    """The study, whose rows are chosen by seeds that do nothing else."""
+def join_selected(file: Path, paths: Sequence[Path]) -> tuple[Report, list[str]]:
+    """The table of all rows in the selected tables at `paths`; a sentence for each replaced one.
+
+    Args:
+        file: the study's file.
+        paths: of selected tables, each a table.json.
+
+    Raises:
+        ValueError: names the file, the row or the value that is wrong.
+    """
+    study = _read_study(file, chooses=False)
+    plan = _plan(study)
+    keys = labels_of(plan)
+    tables = {path: unselected.read(path, study.name, selected=True) for path in paths}
+    about = _agreed(tables, study)
+    order: dict[str, int] = {}
+    for run in plan["runs"]:
+        order.setdefault(_key(json.loads(place(run["labels"], keys)[0])), len(order))
+    rows, replaced = _all_rows(tables, study, order)
+    chosen: dict[str, tuple[str, Tried]] = {}
+    parts: list[dict[str, Any]] = []
+    for path, table in tables.items():
+        parts += [table[key] for key in ("provenance", "added_provenance") if key in table]
+        for row in table["rows"]:  # what chose another row of this name says nothing of this one
+            chosen.pop(_key(labels_of_row(row)), None)
+        for labels, found in _selection(table, path):
+            chosen[_key(labels)] = json.dumps(labels), found
+    tried = dict(chosen.values())
+    best = {name: found.best for name, found in tried.items() if found.best is not None}
+    if best:
+        plan["selected"] = notes_on(best, tried, keys, study.select.get("seeds", []))
+    results = Results(
+        Path(study.name), [], plan, [], trusted=frozenset(study.report.get("checks", ()))
+    )
+    report = _report(results, from_rows(rows, plan, **about), provenance(study, parts))
+    if best:
+        report.extra["selection"] = as_json(tried, "")
+    return report, replaced
+
+
+def _selection(table: dict[str, Any], path: Path) -> list[tuple[dict[str, Any], Tried]]:
+    """What chose the rows of a table, where it says so."""
+    try:
+        return list(from_json(table.get("selection", []), table["higher_is_better"]))
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError(f"{path}: its selection is none that a report writes") from None
+
+
+def _read_study(file: Path, *, chooses: bool = True) -> Study:
+    """The study; where it `chooses`, its rows are chosen by seeds that do nothing else."""
     try:
         study = read_study(file)
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-    if not study.select.get("seeds"):
+    if chooses and not study.select.get("seeds"):
         raise ValueError(f"{file}: its [select] names no seeds, so no row of a table chooses")
     return study
 
@@ -132,9 +188,10 @@ def _agreed(tables: dict[Path, dict[str, Any]], study: Study) -> dict[str, Any]:
     return wanted
 
 
-def _all_rows(tables: dict[Path, dict[str, Any]], study: Study) -> tuple[list[Row], list[str]]:
+def _all_rows(
+    tables: dict[Path, dict[str, Any]], study: Study, order: dict[str, int]
+) -> tuple[list[Row], list[str]]:
     """The rows of all tables in the study's order, and a sentence for each that was replaced."""
-    order = _order(study)
     found: dict[str, tuple[Path, Row]] = {}
     replaced = []
     for path, table in tables.items():
@@ -269,16 +326,17 @@ def _seeds(row: Row) -> str:
     return f"{row['seeds']} seed{'s' * (row['seeds'] != 1)}"
 
 
-def write(joined: Joined, out: Path) -> list[Path]:
-    """Writes both tables below `out` once all of their files are made; returns the paths."""
+def write(reports: dict[str, Report], out: Path) -> list[Path]:
+    """Writes tables to folders below `out` once all of their files are made; returns the paths."""
     written = []
     with TemporaryDirectory() as made:
-        for name, report in (("", joined.selected), (ALL, joined.unselected)):
+        for name, report in reports.items():
             folder = Path(made) / name
             folder.mkdir(exist_ok=True)
             formats.write_all(*report, folder)
         with refusing(out, "cannot be made a folder", flag=""):
-            (out / ALL).mkdir(parents=True, exist_ok=True)
+            for name in reports:
+                (out / name).mkdir(parents=True, exist_ok=True)
         for path in sorted(Path(made).rglob("table.*")):
             written.append(out / path.relative_to(made))
             write_atomic(written[-1], path.read_bytes())
@@ -294,18 +352,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--lean", action="store_true", help="without curves and seeds of rows that choose"
     )
+    parser.add_argument(
+        "--selected", action="store_true", help="the tables are selected ones, as is what is made"
+    )
     args = parser.parse_args(argv)
     try:
-        joined = join(args.study, args.tables, lean=args.lean)
-        written = write(joined, args.out)
+        if args.selected:
+            selected, replaced = join_selected(args.study, args.tables)
+            written = write({"": selected}, args.out)
+            said = f"{len(selected.table.rows)} rows"
+        else:
+            selected, every, replaced = join(args.study, args.tables, lean=args.lean)
+            written = write({"": selected, ALL: every}, args.out)
+            said = f"{len(selected.table.rows)} rows selected of {len(every.table.rows)}"
     except (ValueError, OSError) as error:
         print(f"join_tables: {error}", file=sys.stderr)
         return 2
-    for sentence in joined.replaced:
+    for sentence in replaced:
         print(sentence, file=sys.stderr)
-    checks = tally(joined.selected.extra["checks"])
-    print(f"{len(joined.selected.table.rows)} rows selected of {len(joined.unselected.table.rows)}")
-    print(f"{checks}; {len(written)} files in {args.out}")
+    print(said)
+    print(f"{tally(selected.extra['checks'])}; {len(written)} files in {args.out}")
     return 0
 
 

@@ -258,7 +258,7 @@ def test_a_family_without_a_reported_row_at_its_value_is_left_out_and_named(
     assert len(joined.unselected.table.rows) == 7
     alone = [row for row in rows if row["seeds"] == 1]
     out = tmp_path / "out"
-    tool.write(tool.join(study, [write(tmp_path / "b.json", alone)]), out)
+    tool.write({"": tool.join(study, [write(tmp_path / "b.json", alone)]).selected}, out)
     assert json.loads((out / "table.json").read_text("utf-8"))["rows"] == []
     assert "Left out" in (out / "table.md").read_text("utf-8")
 
@@ -325,7 +325,7 @@ def test_the_provenance_stays_flat_however_often_tables_are_joined(
     tool: ModuleType, study: Path, tmp_path: Path
 ) -> None:
     parts = [write(tmp_path / f"{p}.json", both("finetune", p)) for p in ("reset", "continual")]
-    tool.write(tool.join(study, parts), tmp_path / "out")
+    tool.write({"all_rates": tool.join(study, parts).unselected}, tmp_path / "out")
     more = write(tmp_path / "more.json", both("reservoir", "reset"))
     again = tool.join(study, [tmp_path / "out" / "all_rates" / "table.json", more, parts[0]])
     found = again.selected.extra["provenance"]
@@ -333,6 +333,63 @@ def test_the_provenance_stays_flat_however_often_tables_are_joined(
     assert found["report_by"].startswith("longtail ")
     assert [part["machine"] for part in found["parts"]] == ["reset", "continual", "more"]
     assert len(again.selected.table.rows) == 3
+
+
+def selected(path: Path, rp: dict[str, float], tried: dict[float, float] | None = None) -> Path:
+    """A selected table of Finetune, as a report writes it, and what chose its last row."""
+    rows = []
+    for policy, value in rp.items():
+        row = line("finetune", policy, 0.1, value)
+        del row["lr"], row["validation"], row["validation_se"]
+        rows.append(row)
+    if tried is None:
+        return write(path, rows)
+    means = [{"lr": lr, "mean": mean} for lr, mean in tried.items()]
+    labels = {"method": "finetune", "policy": policy}
+    best = {"lr": max(tried, key=lambda lr: tried[lr])}
+    entry = {**labels, "score": "validation", "chosen": best, "at_end": [], "tried": means}
+    return write(path, rows, selection=[entry])
+
+
+def test_a_published_table_gets_rows_of_a_later_session(
+    tool: ModuleType, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.write_text(STUDY.replace('seeds = "100"\ntrain = { validation = 0.2 }\n', ""))
+    old = selected(tmp_path / "old.json", {"continual": 60.0, "reset": 50.0})
+    tried = {0.1: 7.0, 0.01: 9.0, 0.001: 8.0}
+    new = selected(tmp_path / "new.json", {"reset": 59.0}, tried)
+    out = tmp_path / "out"
+    assert tool.main([str(study), str(out), str(old), str(new), "--selected"]) == 0
+    said = capsys.readouterr()
+    assert f"the row of {new} (2 seeds) replaces that of {old}" in said.err
+    assert "2 rows\n" in said.out
+    assert not (out / "all_rates").exists()
+    found = json.loads((out / "table.json").read_text("utf-8"))
+    assert [(row["policy"], row["RP"]) for row in found["rows"]] == [
+        ("continual", 60.0),
+        ("reset", 59.0),
+    ]
+    assert [test["mean"] for test in found["statistics"] if test["metric"] == "RP"] == [1.0]
+    (check,) = found["checks"]
+    assert check["numbers"]["difference"] == pytest.approx(1.0)
+    (entry,) = found["selection"]
+    assert (entry["policy"], entry["chosen"], entry["at_end"]) == ("reset", {"lr": 0.01}, [])
+    assert {each["lr"]: each["mean"] for each in entry["tried"]} == tried
+    assert "lr chosen by validation score: Finetune w/o MC 0.01." in (out / "table.md").read_text()
+    assert [part["machine"] for part in found["provenance"]["parts"]] == ["old", "new"]
+    back = tool.join_selected(study, [new, old])[0]  # of that row nobody knows what chose it
+    assert "selection" not in back.extra
+
+
+def test_a_selection_that_no_report_writes_is_refused(
+    tool: ModuleType, study: Path, tmp_path: Path
+) -> None:
+    path = selected(tmp_path / "a.json", {"reset": 50.0})
+    table = json.loads(path.read_text("utf-8"))
+    for wrong in ("x", [1], [{"tried": 3, "score": "RP"}], [{"score": "RP"}]):
+        path.write_text(json.dumps({**table, "selection": wrong}))
+        with pytest.raises(ValueError, match=r"a\.json: its selection is none that a report"):
+            tool.join_selected(study, [path])
 
 
 def selected_row(row: Row) -> Row:

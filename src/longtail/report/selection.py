@@ -6,6 +6,7 @@ Test scores play no part: a group without a validation score is not selected fro
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,6 +156,19 @@ def as_json(tried: dict[str, Tried], unit: str) -> list[dict[str, Any]]:
         chosen = {"chosen": json.loads(entry.best), "at_end": entry.ends}
         found.append({**json.loads(family), "score": entry.score, **chosen, "tried": means})
     return found
+
+
+def from_json(
+    entries: list[dict[str, Any]], higher_is_better: bool
+) -> Iterator[tuple[dict[str, Any], Tried]]:
+    """What `as_json` wrote, in its unit: the labels of each family, and what chose there."""
+    for entry in entries:
+        labels = {k: v for k, v in entry.items() if k not in ("score", "chosen", "at_end", "tried")}
+        means = {
+            json.dumps({k: v for k, v in each.items() if k != "mean"}): each["mean"]
+            for each in entry["tried"]
+        }
+        yield labels, Tried(entry["score"], means, higher_is_better)
 
 
 def _told(values: dict[str, Any], keys: list[str]) -> str:

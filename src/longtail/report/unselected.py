@@ -38,11 +38,13 @@ class Family(NamedTuple):
         return Tried(score, means, higher_is_better)
 
 
-def read(path: Path, study: str) -> dict[str, Any]:
+def read(path: Path, study: str, *, selected: bool = False) -> dict[str, Any]:
     """The content of a table.json.
 
     Args:
-        study: the name of the study that it must be an unselected table of.
+        study: the name of the study that it must be a table of.
+        selected: whether it may be one that a selection was made for, with a row for its best
+            value alone.
 
     Raises:
         ValueError: names the file and what is wrong with it.
@@ -61,14 +63,14 @@ def read(path: Path, study: str) -> dict[str, Any]:
     if name != study:
         raise ValueError(f"{path} is a table of the study {name!r}, not of {study!r}")
     for row in table["rows"]:
-        _check_row(row, path)
+        _check_row(row, path, selected=selected)
     return table
 
 
-def _check_row(row: Any, path: Path) -> None:
+def _check_row(row: Any, path: Path, *, selected: bool) -> None:
     if not isinstance(row, dict) or not {"seeds", *METRICS} <= row.keys():
         raise ValueError(f"{path}: this is no row of a report: {json.dumps(row)[:100]}")
-    if "selected" in row or "validation" not in row:
+    if not selected and ("selected" in row or "validation" not in row):
         raise ValueError(
             f"{path} is not an unselected table, see its row {name_of(row)}: "
             "`longtail report RUNS --no-select` makes one"
