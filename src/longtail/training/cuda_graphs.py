@@ -328,9 +328,12 @@ def reading(examples: Examples, index: Tensor, packed: int = 0) -> Reading:
     if stage is not None:
         packs = packed > 0 and getattr(table, "packs", False)
         shape, numbers = stage(index, packed) if packs else stage(index)
-        key = id(table), shape, numbers.shape
-        build = lambda x: table.assemble(shape, x[0])  # noqa: E731  # pyright: ignore
-        return Reading(key, [numbers], build, table if packs else None)
+        return Reading(
+            (id(table), shape, numbers.shape),
+            [numbers],
+            lambda x: table.assemble(shape, x[0]),  # pyright: ignore
+            table if packs else None,
+        )
     if getattr(table, "capturable", False):
         return Reading((id(table), index.shape), [index], lambda x: table[x[0]], None)
     batch = table[index]
