@@ -37,13 +37,17 @@ def test_validation_scores_are_averaged_over_what_was_counted() -> None:
         ("b", part(3, 3), part(2, 2), part(2, 2)),
     ]
     sequence = from_tensors(tasks, CLASSIFICATION)
-    assert evaluate_validation(nn.Identity(), sequence, Evaluator()) == pytest.approx(3 / 6)
+    scores = evaluate_validation(nn.Identity(), sequence, Evaluator())
+    assert scores is not None
+    assert scores.mean == pytest.approx(3 / 6)
+    assert scores.tasks == pytest.approx({0: 1 / 4, 1: 1.0})
 
     class Counting(Evaluator):
         def validation_size(self, sequence, task: int) -> int:
             return 1
 
     found = evaluate_validation(nn.Identity(), sequence, Counting())
-    assert found == pytest.approx(np.mean([1 / 4, 1.0]))
+    assert found is not None
+    assert found.mean == pytest.approx(np.mean([1 / 4, 1.0]))
     without = from_tensors([task[:3] for task in tasks], CLASSIFICATION)
     assert evaluate_validation(nn.Identity(), without, Evaluator()) is None

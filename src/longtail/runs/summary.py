@@ -17,6 +17,8 @@ from longtail.training import Run
 from longtail.training.averaging import AVERAGE
 from longtail.training.evaluation import evaluate_validation
 
+FEW_TASKS = 50  # up to so many have their own validation scores in the summary
+
 
 def run_summary(run: Run, config: RunConfig) -> dict[str, Any]:
     """The content of summary.json."""
@@ -52,7 +54,13 @@ def _of_weights(
     found |= evaluator.summary(matrix, run.sequence)
     with run.evaluating():
         validation = evaluate_validation(run.scored, run.sequence, evaluator)
-    return found if validation is None else {**found, "validation": validation}
+    if validation is None:
+        return found
+    found["validation"] = validation.mean
+    if 1 < len(validation.tasks) <= FEW_TASKS:  # so that one can tell which task moved a choice
+        names = run.sequence.names
+        found["validation_by_task"] = {names[i]: x for i, x in validation.tasks.items()}
+    return found
 
 
 def _curve(run: Run) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """When a run evaluates its tasks, and what by: an `Evaluator`, given or made of what was given."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -42,13 +42,21 @@ def as_evaluator(evaluate: Evaluator | Function | bool | None) -> Evaluator | No
     return evaluate if isinstance(evaluate, Evaluator) else _FunctionEvaluator(evaluate)
 
 
+class Validation(NamedTuple):
+    """Scores on validation examples, each float64 ``[*lead]``."""
+
+    mean: np.ndarray  # over the examples of all tasks
+    tasks: dict[int, np.ndarray]  # of each task that has any
+
+
 def evaluate_validation(
     model: nn.Module, sequence: TaskSequence, evaluator: Evaluator
-) -> np.ndarray | None:
-    """Mean score over all tasks' validation examples: float64 ``[*lead]``; None without any."""
+) -> Validation | None:
+    """Scores on all tasks' validation examples; None without any."""
     tasks = [i for i in range(len(sequence)) if sequence.validation(i)]
     if not tasks:
         return None
-    scores = evaluator.validations(model, sequence, tasks)
+    scores = np.asarray(evaluator.validations(model, sequence, tasks), dtype=np.float64)
     weights = [evaluator.validation_size(sequence, i) for i in tasks]
-    return np.average(scores, axis=0, weights=weights)
+    mean = np.average(scores, axis=0, weights=weights)
+    return Validation(mean, dict(zip(tasks, scores, strict=True)))

@@ -307,10 +307,10 @@ def test_multitask_training_is_validated_on_the_molecules_of_all_tasks():
     settings = {"train.validation": 0.1}
     stack = build_stack([config(seed=s, method="multitask", **settings) for s in (0, 3)]).run
     train(stack)
-    found = evaluate_validation(stack.model, stack.sequence, Evaluation())
+    found = evaluate_validation(stack.model, stack.sequence, Evaluation()).mean
     alone = []
     for seed in (0, 3):
         run = build_run(config(seed=seed, method="multitask", **settings))
         train(run)
-        alone.append(evaluate_validation(run.model, run.sequence, Evaluation()))
+        alone.append(evaluate_validation(run.model, run.sequence, Evaluation()).mean)
     assert np.allclose(np.ravel(found), np.ravel(alone))

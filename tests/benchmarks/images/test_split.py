@@ -382,6 +382,9 @@ def test_a_run_reports_both_scores_and_the_validation_score(tmp_path: Path) -> N
     assert 0.8 < within <= 1.0
     assert 0.4 < across < within
     assert abs(found["validation"] - across) < 0.2
+    by_task = found["validation_by_task"]  # tasks of one size
+    assert len(by_task) == 3
+    assert np.mean(list(by_task.values())) == pytest.approx(found["validation"])
     assert json.loads((tmp_path / "summary.json").read_text()) == found
 
 
@@ -390,6 +393,7 @@ def test_multitask_training_is_validated_on_all_tasks(tmp_path: Path) -> None:
     found = train_run(resolve("mnist", flags=flags), tmp_path, RunOptions(quiet=True, device="cpu"))
     assert found["RP"] > 0.6
     assert abs(found["validation"] - found["RP"]) < 0.2
+    assert "validation_by_task" not in found  # they are one
 
 
 @pytest.mark.parametrize("method", ["finetune", "derpp"])
@@ -406,6 +410,8 @@ def test_a_stack_scores_what_single_runs_score(tmp_path: Path, method: str) -> N
         alone = train_run(configs[i], tmp_path / str(i), RunOptions(quiet=True, device="cpu"))
         for name in ("RP", "LP", "validation"):
             assert stacked[i]["summary"][name] == pytest.approx(alone[name], abs=0.02)
+        by_task = stacked[i]["summary"]["validation_by_task"]
+        assert by_task == pytest.approx(alone["validation_by_task"], abs=0.04)
         within = stacked[i]["summary"]["task_incremental"]["RP"]
         assert within == pytest.approx(alone["task_incremental"]["RP"], abs=0.02)
 

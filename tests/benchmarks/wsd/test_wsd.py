@@ -246,8 +246,8 @@ def test_the_union_is_validated_where_its_first_task_holds_nothing_out() -> None
     held = words.segments("validation")
     assert held is not None
     assert held.sizes[0] == 0 < held.sizes.sum()
-    assert evaluate_validation(Oracle(1.0), multitask(words), Evaluation()) == 1
-    assert evaluate_validation(Oracle(-1.0), multitask(words), Evaluation()) == 0
+    assert evaluate_validation(Oracle(1.0), multitask(words), Evaluation()).mean == 1
+    assert evaluate_validation(Oracle(-1.0), multitask(words), Evaluation()).mean == 0
 
 
 def test_the_union_of_what_is_held_out_is_pairs_not_targets() -> None:
