@@ -431,3 +431,30 @@ def test_when_it_helps_is_what_the_tables_say() -> None:
             by_seed = [ours["RP_by_seed"][s] - other["RP_by_seed"][s] for s in ours["RP_by_seed"]]
             mean, se = fmean(by_seed), stdev(by_seed) / len(by_seed) ** 0.5
             assert cell == (f"{mean:+.2f}" if abs(mean) > 2 * se else "undecided"), line
+
+
+POLICY_LINES = {"with MC": "continual", "AdamW anew": "reset", "AdamW kept": "carry"}
+
+
+@pytest.mark.parametrize("folder", ["seq_mnist_ewc"])
+def test_the_scores_that_chose_a_rate_are_those_of_the_table(folder: str) -> None:
+    """A page's table of validation scores by rate, the chosen ones bold."""
+    page = (RESULTS / folder / "README.md").read_text("utf-8")
+    entries = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["selection"]
+    rates, seen = [], 0
+    for line in page.splitlines():
+        label, *cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if cells and re.fullmatch(r"[\d.]+e-\d", cells[-1]):
+            rates = [float(cell) for cell in line.strip("| ").split(" | ")]
+        policy, _, buffer = label.partition(", buffer ")
+        if policy not in POLICY_LINES or len(cells) != len(rates):
+            continue
+        wanted = {"policy": POLICY_LINES[policy]} | ({"buffer": int(buffer)} if buffer else {})
+        (entry,) = [e for e in entries if wanted.items() <= e.items()]
+        means = {each["lr"]: each["mean"] for each in entry["tried"]}
+        shown = [f"{means[rate]:.1f}" for rate in rates]
+        best = rates.index(entry["chosen"]["lr"])
+        shown[best] = f"**{shown[best]}**"
+        assert cells == shown, label
+        seen += 1
+    assert seen == len(entries)
