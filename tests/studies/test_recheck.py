@@ -436,7 +436,7 @@ def test_when_it_helps_is_what_the_tables_say() -> None:
 POLICY_LINES = {"with MC": "continual", "AdamW anew": "reset", "AdamW kept": "carry"}
 
 
-@pytest.mark.parametrize("folder", ["seq_mnist_ewc"])
+@pytest.mark.parametrize("folder", ["seq_mnist_ewc", "seq_mnist/agem_rates"])
 def test_the_scores_that_chose_a_rate_are_those_of_the_table(folder: str) -> None:
     """A page's table of validation scores by rate, the chosen ones bold."""
     page = (RESULTS / folder / "README.md").read_text("utf-8")
