@@ -452,7 +452,7 @@ def test_the_scores_that_chose_a_rate_are_those_of_the_table(folder: str) -> Non
         wanted = {"policy": POLICY_LINES[policy]} | ({"buffer": int(buffer)} if buffer else {})
         (entry,) = [e for e in entries if wanted.items() <= e.items()]
         means = {each["lr"]: each["mean"] for each in entry["tried"]}
-        shown = [f"{means[rate]:.1f}" for rate in rates]
+        shown = [f"{means[rate]:.1f}" if rate in means else "-" for rate in rates]
         best = rates.index(entry["chosen"]["lr"])
         shown[best] = f"**{shown[best]}**"
         assert cells == shown, label
