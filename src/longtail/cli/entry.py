@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from longtail.cli.parser import Parser
-from longtail.support import amx
+from longtail.support import amx, threads
 
 COMMANDS = {
     "run": ("longtail.cli.run", "train one method on one benchmark"),
@@ -130,8 +130,10 @@ def _failed(error: Exception) -> int:
 def _dispatch(argv: list[str]) -> int:
     command = next((a for a in argv if not a.startswith("-")), None)
     computes = command in COMPUTING and not {"-h", "--help"} & set(argv)
-    if computes and (trap := amx.avoid()):  # before anything imports torch
-        _say(f"warning: {trap}", 0)
+    if computes:  # before anything imports torch
+        threads.share_cores()
+        if trap := amx.avoid():
+            _say(f"warning: {trap}", 0)
     parser = make_parser(command if command in COMMANDS else None)
     if command is not None and command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.6)

@@ -108,17 +108,20 @@ def above(
     return claim(text, found.positive, **shown, difference=sign * found.value, se=found.se)
 
 
-def above_all(text: str, first: Row, others: Sequence[Row], **numbers: Any) -> Claim:
-    """That RP of `first` is above that of every other row; the margin shown is the smallest.
+def above_all(
+    text: str, first: Row, others: Sequence[Row], *, lower: bool = False, **numbers: Any
+) -> Claim:
+    """That RP of `first` is above that of every other row; with `lower`, below it.
 
-    The row with the best mean need not be the one that is hardest to tell from it: another may
-    have a single seed.
+    The difference shown is the smallest. The row with the best mean need not be the one that is
+    hardest to tell from it: another may have a single seed.
     """
-    each = [margin([(1.0, first), (-1.0, row)], worst=-math.inf) for row in others]
+    sign = -1.0 if lower else 1.0
+    worst = -sign * math.inf
+    each = [margin([(sign, first), (-sign, row)], worst=worst) for row in others]
     least = min(each, key=lambda m: -math.inf if math.isnan(m.value) else m.value)
-    return claim(
-        text, every(m.positive for m in each), **numbers, difference=least.value, se=least.se
-    )
+    verdict = every(m.positive for m in each)
+    return claim(text, verdict, **numbers, difference=sign * least.value, se=least.se)
 
 
 def at_least(text: str, row: Row, least: float, metric: str = "RP", **numbers: Any) -> Claim:

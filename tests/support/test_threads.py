@@ -1,0 +1,64 @@
+"""What is said to the library of threads before torch loads it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from longtail.cli import main
+from longtail.support import threads
+
+
+@pytest.fixture
+def undecided(monkeypatch):
+    for name in threads.DECIDED:
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("undecided")
+def test_threads_that_wait_give_their_core_away_soon():
+    threads.share_cores()
+    assert int(os.environ["GOMP_SPINCOUNT"]) <= 1000
+    assert "OMP_WAIT_POLICY" not in os.environ
+
+
+@pytest.mark.usefixtures("undecided")
+@pytest.mark.parametrize(
+    ("name", "value"), [("GOMP_SPINCOUNT", "30000"), ("OMP_WAIT_POLICY", "active")]
+)
+def test_a_user_who_has_decided_is_left_alone(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    threads.share_cores()
+    assert {n: os.environ[n] for n in threads.DECIDED if n in os.environ} == {name: value}
+
+
+@pytest.mark.usefixtures("undecided")
+def test_commands_that_compute_say_so_and_others_do_not(capsys):
+    main(["list"])
+    assert "GOMP_SPINCOUNT" not in os.environ
+    main(["run", "no such benchmark"])
+    assert "GOMP_SPINCOUNT" in os.environ
+    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("undecided")
+def test_it_is_said_before_torch_is_loaded():
+    """GCC's library reads its variables once: later would be too late."""
+    program = """
+import os, sys
+from longtail.support import threads
+said = threads.share_cores
+def share_cores():
+    said()
+    print("torch" in sys.modules, os.environ["GOMP_SPINCOUNT"])
+threads.share_cores = share_cores
+from longtail.cli import main
+sys.exit(main(["study", "no such file.toml"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout.split() == ["False", "1000"]
