@@ -42,8 +42,9 @@ def seconds(program: str, arguments: list[str], count: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         outs = [str(Path(folder) / str(number)) for number in range(count)]
         processes = [start(program, arguments, out) for out in outs]
-        if any([process.wait() for process in processes]):
-            sys.exit("a run failed")
+        codes = [process.wait() for process in processes]
+        if any(codes):
+            sys.exit(f"a run failed: exit codes {codes}")
         timings = [json.loads((Path(out) / "timing.json").read_text("utf-8")) for out in outs]
         return max(timing["seconds"] for timing in timings)
 

@@ -18,7 +18,8 @@ from longtail.cli import main
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted((DOCS / "methods").glob("*.md")), DOCS / "bring_your_own.md", DOCS / "running.md"]
-PAGES += [DOCS / "averages.md", ROOT / "README.md", DOCS / "README.md"]
+PAGES += [DOCS / "averages.md", DOCS / "past_in_one_byte.md"]
+PAGES += [ROOT / "README.md", DOCS / "README.md"]
 # Pages whose code needs the frameworks they are about, and which warn of their own affairs.
 FRAMEWORKS = {
     DOCS / "every_week.md": ("transformers", "accelerate", "lightning"),

@@ -39,6 +39,8 @@ STUDY_OF = {
     "rivals/wsd": "rivals_wsd",
     "wsd/short/diagnosis": "wsd_diagnosis",
     "nlp5/one_rate": "nlp5",
+    "synthetic_methods/one_rate": "synthetic_methods",
+    "synthetic_ewc/one_rate": "synthetic_ewc",
     "nlp5_long_tail/reservoir": "nlp5_long_tail",
 }
 JOINED = ("wsd",)  # made of others by studies/tools/wsd_published.py, checks and all

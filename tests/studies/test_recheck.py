@@ -70,32 +70,20 @@ def test_pages_count_the_checks_as_they_are() -> None:
         assert "checks hold" not in text, page  # a count in other words would go unnoticed
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
-def test_the_table_of_the_synthetic_study_is_the_published_one(name: str) -> None:
+def test_the_table_of_the_synthetic_study_is_the_published_one() -> None:
     """Each cell of the reduced Table 1 is RP of its row and setting, and the paper's."""
     rows = json.loads((RESULTS / "table1" / "table.json").read_text("utf-8"))["rows"]
-    found = {(row["row"], row["setting"]): (row["RP"], row["RP_paper"]) for row in rows}
-    page = (scripts.ROOT / name).read_text("utf-8")
+    found = {(row["row"], row["setting"]): row for row in rows}
+    page = (scripts.ROOT / "docs" / "results.md").read_text("utf-8")
     lines = re.findall(r"^\| .*\(row (\d+)\)\**(.*)$", page, re.MULTILINE)
-    assert [int(row) for row, _ in lines] == [2, 3, 7, 9, 11]
+    assert [int(row) for row, _ in lines] == [2, 3, 7, 9, 11, 12]
     for row, cells in lines:
-        numbers = re.findall(r"([\d.]+) \(([\d.]+)\)", cells)
+        numbers = re.findall(r"([\d.]+)(?: \(([\d.]+)\))?", cells)
         for setting, (ours, paper) in zip(("same", "perturb", "shift"), numbers, strict=True):
-            value, published = found[int(row), setting]
+            published = found[int(row), setting]
             digits = len(ours.partition(".")[2])
-            assert float(ours) == round(value, digits), (row, setting)
-            assert float(paper) == published, (row, setting)
-
-
-def test_the_sentence_about_fsmol_is_the_published_table() -> None:
-    rows = json.loads((RESULTS / "fsmol" / "table.json").read_text("utf-8"))["rows"]
-    readme = (scripts.ROOT / "README.md").read_text("utf-8")
-    paragraph = re.search(r"^On 5,131 real tasks.*?\n\n", readme, re.MULTILINE | re.DOTALL)
-    assert paragraph
-    shown = [float(number) for number in re.findall(r"(\d+\.\d)%", paragraph[0])]
-    wanted = [("finetune", "reset"), ("finetune", "carry"), ("finetune", "continual")]
-    found = {(row["method"], row["policy"]): row["RP"] for row in rows}
-    assert shown == [round(found[key], 1) for key in (*wanted, ("multitask", "reset"))]
+            assert float(ours) == round(published["RP"], digits), (row, setting)
+            assert (float(paper) if paper else None) == published.get("RP_paper"), (row, setting)
 
 
 @pytest.mark.parametrize("name", ["REPRODUCIBILITY.md", "docs/benchmarks/wsd.md"])
@@ -287,63 +275,134 @@ def test_generated_scenes_by_size_are_the_stored_ones() -> None:
             assert cell == " / ".join(f"{value:.2f}" for value in values), (name, part)
 
 
-def test_what_the_readme_says_of_the_rivals_is_in_their_table() -> None:
-    table = json.loads((RESULTS / "rivals" / "table.json").read_text("utf-8"))
-    rows = table["rows"]
-    found = {(row["benchmark"], row["method"], row["policy"]): row["RP"] for row in rows}
-    capped = json.loads((RESULTS / "wsd/capped_rates" / "table.json").read_text("utf-8"))["rows"]
-    found |= {("wsd", r["method"], "reset"): r["RP"] for r in capped if r["policy"] == "reset"}
-    scenes = json.loads((RESULTS / "vqa" / "table.json").read_text("utf-8"))["rows"]
-    found |= {("vqa", r["method"], r["policy"]): r["RP"] for r in scenes}
-    readme = (scripts.ROOT / "README.md").read_text("utf-8")
-    part = readme.partition("**One buffer more")[2].partition("The table is the paper's")[0]
-    text = " ".join(part.split())
+AVERAGED = "constant rate, task average"
+SEEDS = {3: "three", 10: "ten", 100: "100"}
+# The sequences of the README's table: the folder of their rows, and what the averages are called.
+FIRST_SCREEN = {
+    "fsmol": ("fsmol", "task average"),
+    "wsd": ("wsd/capped_rates", "task average"),
+    "vqa": ("vqa", None),
+    "synthetic": ("synthetic_methods", AVERAGED),
+    "mnist": ("seq_mnist", "task average"),
+}
 
-    def said(pattern: str, *keys: tuple[str, str, str]) -> None:
-        """That the numbers in a sentence are those of the rows, as many digits as it gives."""
+
+def test_the_table_of_the_readme_is_the_published_ones() -> None:
+    """Every cell: three policies from a benchmark's own table, averages from the rivals'."""
+    rivals = json.loads((RESULTS / "rivals" / "table.json").read_text("utf-8"))["rows"]
+    averages = {(r["benchmark"], r["policy"]): r for r in rivals if r["method"] == "finetune"}
+    table = lines("README.md", "## What it does")
+    assert len(table) == len(FIRST_SCREEN) + 1
+    for (name, (folder, average)), cells in zip(FIRST_SCREEN.items(), table[:-1], strict=True):
+        rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
+        found = {(r["method"], r["policy"]): r for r in rows}
+        wanted = [found["finetune", policy] for policy in ("reset", "carry", "continual")]
+        for place, policy in ((2, "carry"), (4, "continual")):
+            constant = AVERAGED if (name, policy) == ("wsd", "continual") else average
+            wanted.insert(place, averages.get((name, f"{policy}, {constant}"), {}))
+        wanted.append(found["multitask", "reset"])
+        assert [cell == "not run" for cell in cells[1:]] == [not row for row in wanted], name
+        for cell, row in zip(cells[1:], wanted, strict=True):
+            if row:
+                number = cell.partition(" ")[0]
+                assert number == f"{row['RP']:.{len(number.partition('.')[2])}f}", (name, row)
+                assert ("one seed" in cell) == (row["seeds"] == 1), (name, row)
+        (seeds,) = {row["seeds"] for row in wanted if row and row["seeds"] > 1}
+        assert cells[0].endswith(f"{ {3: 'three', 10: 'ten', 100: '100'}[seeds] } seeds"), name
+
+
+def test_what_the_readme_says_below_its_table_is_in_the_tables() -> None:
+    def row(folder: str, method: str, policy: str = "continual", **labels: object) -> dict:
+        rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
+        wanted = {"method": method, "policy": policy, **labels}
+        return next(r for r in rows if wanted.items() <= r.items())
+
+    readme = (scripts.ROOT / "README.md").read_text("utf-8")
+    text = " ".join(readme.partition("| bytes of state")[2].partition("## Try it")[0].split())
+
+    def said(pattern: str, *numbers: float) -> None:
+        """That a sentence has these numbers, as many digits as it gives."""
         sentence = re.search(pattern.replace("#", r"([\d.]*\d)"), text)
         assert sentence, pattern
-        for number, key in zip(sentence.groups(), keys, strict=True):
-            assert number == f"{found[key]:.{len(number.partition('.')[2])}f}", key
+        for number, value in zip(sentence.groups(), numbers, strict=True):
+            assert number == f"{value:.{len(number.partition('.')[2])}f}", pattern
 
-    plain, average, constant = "continual", "continual, task average", "continual, constant rate"
-    bare = "continual without warm-up"
-    mol = [("fsmol", "finetune", p) for p in (plain, average)]
-    mol += [("fsmol", "reservoir", p) for p in (plain, average)]
-    pattern = (
-        r"keeps #% in these runs and #% with the average; with replay of 1% of the data #% and #%; "
-    )
-    said(pattern + r"without .*?, #%\.", *mol, ("fsmol", "finetune", bare))
-    words = [("wsd", "finetune", p) for p in ("reset", "carry", plain)]
-    words += [("wsd", "finetune", f"{constant}, task average")]
-    words += [("wsd", "reservoir", p) for p in (plain, average)]
-    pattern = r"AdamW reset #%, AdamW kept #%, Continual AdamW #%, with the average #%; "
-    pattern += r"with replay, [a-z ,]*, #% and #%; multi-task training #%\."
-    said(pattern, *words, ("wsd", "multitask", "multitask"))
-    seeds = {(r["method"], r["policy"]): r["seeds"] for r in scenes}
-    assert {seeds["finetune", p] for p in ("reset", "carry", plain)} == {3}
-    assert (seeds["reservoir", plain], seeds["multitask", "reset"]) == (3, 1)
-    asked = [("vqa", "finetune", p) for p in ("reset", "carry", plain)]
-    asked += [("vqa", "reservoir", plain), ("vqa", "multitask", "reset")]
-    pattern = r"three seeds: AdamW reset #%, AdamW kept #%, Continual AdamW #%, with replay #%; "
-    said(pattern + r"multi-task training, one seed, #%\.", *asked)
-    made = [("synthetic", "finetune", p) for p in ("reset", "carry", plain)]
-    pattern = "an error of # with Adam reset, # with Adam kept, # with Continual Adam, # with the"
-    said(pattern, *made, ("synthetic", "finetune", f"{constant}, task average"))
-    kept = [("synthetic", "finetune", "carry, constant rate, task average")]
-    kept += [("mnist", "finetune", p) for p in ("carry, task average", plain)]
-    kept += [(name, "finetune", "carry, task average") for name in ("wsd", "fsmol")]
-    pattern = r"same one buffer as Continual AdamW: # on the synthetic tasks, and .*? #%, where "
-    said(pattern + r"Continual AdamW retains #%\. On the words it has #%, on FS-Mol #%, not", *kept)
+    replay = [row("fsmol", "reservoir", p, buffer=3503) for p in ("continual", "carry")]
+    replay += [row("wsd/capped_rates", "reservoir", p) for p in ("continual", "carry")]
+    replay += [row("vqa", "reservoir", p) for p in ("continual", "carry")]
+    pattern = "on FS-Mol has # with Continual AdamW and # with AdamW kept; on the words it has #"
+    said(pattern + " and #, on the scenes # and #", *(r["RP"] for r in replay))
+    averages = [
+        row("rivals", "finetune", f"continual, {name}", benchmark="wsd")["RP"]
+        for name in ("task average", AVERAGED)
+    ]
+    said("the average has # with a decaying rate and # with a constant one", *averages)
+    said("Continual AdamW has # on FS-Mol", row("rivals", "finetune", benchmark="fsmol")["RP"])
+    frequent = row("wsd/capped_rates", "finetune")["baselines.most_frequent_sense.RP"]
+    said("the most frequent sense of the training examples has #", frequent)
+    words = json.loads((RESULTS / "wsd/capped_rates" / "table.json").read_text("utf-8"))["rows"]
+    passing = {r["method"] for r in words if r["RP"] > frequent}
+    assert passing == {"multitask"}
+    assert max(averages) < frequent
+    for name, sign in (("wsd", 1), ("fsmol", 0), ("synthetic", 1), ("mnist", -1)):
+        policy = "carry, " + (AVERAGED if name == "synthetic" else "task average")
+        ours = row("rivals", "finetune", benchmark=name)
+        kept = row("rivals", "finetune", policy, benchmark=name)
+        mean, se = added_by_seed(ours, kept)
+        assert (mean > 2 * se) - (mean < -2 * se) == sign, name  # on synthetic an error
+        if name == "wsd":
+            said("is # points below Continual AdamW on the words", mean)
+
+    table = json.loads((RESULTS / "rivals" / "table.json").read_text("utf-8"))
     verdicts = {c["claim"]: c["verdict"] for c in table["checks"]}  # what its sentences rest on
     assert verdicts["fsmol: MC retains more than Adam kept with every method"] == "holds"
-    one = [
-        v for c, v in verdicts.items() if re.match(r"fsmol: Fin.*: no rival .* in one buffer", c)
-    ]
-    assert one == ["undecided"]
-    both = {r["method"] for r in rows if r["policy"] == plain and r["benchmark"] == "fsmol"}
-    assert f"of [{len(both)} methods at equal memory]" in text
-    assert f"adds to each of the {len(both)}," in text
+    having = [r for r in table["rows"] if r["benchmark"] == "fsmol" and r["policy"] == "continual"]
+    methods = {r["method"] for r in having}
+    assert f"one of [{len(methods)} methods]" in text
+    lost = []
+    for folder in ("seq_mnist", "seq_cifar10"):
+        rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
+        named = ("finetune", "ewcpp", "reservoir", "derpp", "agem")  # of which it is said
+        for ours in (r for r in rows if r["policy"] == "continual" and r["method"] in named):
+            same = {k: ours[k] for k in ("method", "buffer") if k in ours}
+            mean, se = added_by_seed(ours, row(folder, policy="carry", **same))
+            assert mean <= 2 * se, (folder, same)
+            if (folder, ours["method"]) == ("seq_mnist", "agem"):
+                assert mean < -2 * se
+                lost.append(-mean)
+    said("A-GEM loses # and # points on split MNIST", *lost)
+
+
+def added_by_seed(ours: dict, other: dict) -> tuple[float, float]:
+    """Mean and standard error of what one row has more than another, seed by seed."""
+    seeds = [s for s in ours["RP_by_seed"] if s in other["RP_by_seed"]]
+    by_seed = [ours["RP_by_seed"][s] - other["RP_by_seed"][s] for s in seeds]
+    return fmean(by_seed), stdev(by_seed) / len(by_seed) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("head", "folder", "digits", "count"),
+    [
+        ("| FS-Mol |", "fsmol", 2, 7),
+        ("| at most ten targets |", "wsd/capped_rates", 2, 4),
+        ("| five NLP tasks |", "nlp5", 1, 7),
+    ],
+)
+def test_the_tables_of_the_results_are_the_published_ones(
+    head: str, folder: str, digits: int, count: int
+) -> None:
+    rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
+    table = lines("docs/results.md", head)
+    assert len(table) == count
+    for name, *cells in table:
+        labels = {"method": METHODS[name.partition(",")[0]]}
+        labels |= {"buffer": 3503} if "1%" in name else {}
+        for cell, policy in zip(cells, ("continual", "carry", "reset"), strict=True):
+            wanted = {**labels, "policy": policy}
+            row = next((r for r in rows if wanted.items() <= r.items()), None)
+            empty = "" if labels["method"] == "multitask" else "not run"
+            shown = f"{row['RP']:.{digits}f} ± {row['RP_se']:.{digits}f}" if row else empty
+            assert cell == shown, (name, policy)
 
 
 def test_the_table_of_split_mnist_is_the_published_one() -> None:
@@ -431,6 +490,36 @@ def test_when_it_helps_is_what_the_tables_say() -> None:
             by_seed = [ours["RP_by_seed"][s] - other["RP_by_seed"][s] for s in ours["RP_by_seed"]]
             mean, se = fmean(by_seed), stdev(by_seed) / len(by_seed) ** 0.5
             assert cell == (f"{mean:+.2f}" if abs(mean) > 2 * se else "undecided"), line
+
+
+def test_the_gains_by_number_of_tasks_are_those_of_the_curves() -> None:
+    """Of Finetune: RP with MC minus RP without, after so many tasks."""
+    head = "| tasks learned | word senses, over"
+    columns = [(f, p) for f in ("wsd/capped_rates", "vqa", "fsmol") for p in ("carry", "reset")]
+    found = []
+    for folder, policy in columns:
+        rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
+        curves = {r["policy"]: r for r in rows if r["method"] == "finetune"}
+        ours, other = curves["continual"], curves[policy]
+        assert ours["RP_after"] == other["RP_after"]
+        gains = [a - b for a, b in zip(ours["RP_curve"], other["RP_curve"], strict=True)]
+        found.append(dict(zip(ours["RP_after"], gains, strict=True)))
+    table = lines("docs/continual_adam.md", head)
+    assert [cells[0] for cells in table] == ["50", "100", "500", "1,000", "2,000", "4,000", "all"]
+    for label, *cells in table:
+        for cell, gains in zip(cells, found, strict=True):
+            after = max(gains) if label == "all" else int(label.replace(",", ""))
+            wanted = f"{gains[after]:+.1f}" if after in gains else ""
+            assert cell == wanted.replace("-0.0", "+0.0"), (label, after)
+
+
+def test_what_the_warm_up_costs_and_saves_is_what_the_tables_say() -> None:
+    table = lines("docs/continual_adam.md", "| each at its own rate |")
+    for (name, *cells), folder in zip(table, ("fsmol", "wsd/capped_rates"), strict=True):
+        rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
+        found = {r["policy"]: r["RP"] for r in rows if r["method"] == "finetune"}
+        wanted = [found[policy] for policy in ("continual", NO_WARM_UP, "carry")]
+        assert cells == [f"{value:.2f}" for value in wanted], name
 
 
 POLICY_LINES = {"with MC": "continual", "AdamW anew": "reset", "AdamW kept": "carry"}
