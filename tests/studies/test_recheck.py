@@ -453,13 +453,16 @@ def test_the_advice_on_methods_is_what_the_tables_say() -> None:
     assert [row("vqa", method)["seeds"] for method in ("ewc", "ewcpp")] == [1, 1]  # that seed
     wanted = "(seed 0, {:.2f} against {:.2f}), as is EWC++ ({:.2f})"
     assert wanted.format(*scenes) in text
-    errors = [row("synthetic_methods", method)["RP"] for method in ("ewc", "finetune")]
-    assert "an error of {:.2f} against {:.3f} on".format(*errors) in text
-    assert "({:+.2f} ± {:.2f})".format(*added("fsmol", "ewc")) in text
-    assert "EWC++ adds {:.2f} ± {:.2f} on FS-Mol".format(*added("fsmol", "ewcpp")) in text
-    for method in ("reservoir", "ewcpp"):  # "nothing that could be told from zero"
+    names = ("reservoir", "finetune", "ewc", "ewcpp")
+    errors = [f"{row('synthetic_methods', method)['RP']:.4f}" for method in names]
+    assert "Reservoir has an error of {} and Finetune {}.".format(*errors[:2]) in text
+    assert "their errors are Finetune's ({} and {})".format(*errors[2:]) in text
+    for method in ("ewc", "ewcpp"):
+        assert row("synthetic_methods", method)["selected"]["strength"] == 1e-6
         mean, se = added("synthetic_methods", method)
         assert abs(mean) <= 2 * se
+    assert "({:+.2f} ± {:.2f})".format(*added("fsmol", "ewc")) in text
+    assert "EWC++ adds {:.2f} ± {:.2f} on FS-Mol".format(*added("fsmol", "ewcpp")) in text
 
 
 def test_when_it_helps_is_what_the_tables_say() -> None:
