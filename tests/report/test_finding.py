@@ -54,6 +54,21 @@ def test_an_optimizer_that_is_kept_has_a_sentence_of_its_own(tmp_path: Path):
     assert alone.note == "In brackets: RP kept → with MC, in percent."
 
 
+def test_a_kept_optimizer_does_not_take_the_place_of_how_a_gap_grows(tmp_path: Path):
+    """As in Table 1, whose claims on an Adam that is kept come before those on the gap."""
+    kept = claim("same: RP with MC is below that of one kept", True, with_mc=0.05, kept=1.15)
+    gap = claim("same: the gap grows", True, first_quarter=-0.7, last_quarter=-1.6)
+    plain = claim("same: row 7 is below row 3", True, row_7=0.05, row_3=0.06)
+    write_study(tmp_path)
+    found = said(tmp_path, [plain, kept, gap])
+    assert found.text == (
+        "The gap grows for same (-0.70 → -1.60). RP with MC is below that of one kept for same "
+        "(1.15 → 0.05)."
+    )
+    assert found.note.endswith("last quarter of the tasks, then kept → with MC, in percent.")
+    assert found.claims == [gap]
+
+
 def test_runs_without_checks_are_compared_with_a_kept_optimizer_too(tmp_path: Path):
     write_study(tmp_path)
     for seed in range(3):

@@ -20,12 +20,13 @@ MC = ("continual", "reset")
 _MC_NUMBERS = ("without_mc", "with_mc")
 _KEPT_NUMBERS = ("kept", "with_mc")
 # What the two numbers of a claim are called, and what a reader is told about them.
+# Those that come first make the sentence; of a kept AdamW stands one of its own beside any other.
 _NUMBERS = {
     _MC_NUMBERS: "{metric} without → with MC",
-    _KEPT_NUMBERS: "{metric} kept → with MC",
     ("second", "first"): "{metric} of the second → the first",
     ("first_quarter", "last_quarter"): "RP of the first minus that of the second, over the "
     "first → the last quarter of the tasks",
+    _KEPT_NUMBERS: "{metric} kept → with MC",
 }
 
 
@@ -113,9 +114,9 @@ def finding(groups: list[Group], table: Table, claims: Sequence[Claim]) -> Findi
     if keys is not None and any(_pair_text(entry, keys, table) for entry in chosen):
         brackets = _NUMBERS[keys].format(metric=_metric(chosen[0]))
     kept = [c for c in claims if all(key in c["numbers"] for key in _KEPT_NUMBERS)]
-    if keys == _MC_NUMBERS and kept:
+    if keys != _KEPT_NUMBERS and kept:
         text += f" {_said(kept, _KEPT_NUMBERS, table)}"
-        brackets += ", then kept → with MC"
+        brackets += ", then kept → with MC" if brackets else "RP kept → with MC"
     note = f"In brackets: {brackets}, in {table.unit}." if brackets else ""
     return Finding(text, chosen, keys, note)
 
