@@ -30,7 +30,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.beside:
         return write_beside(args.out)
-    say("1,000 tasks in three settings, eleven rows: about a minute on two free cores")
+    say("1,000 tasks in three settings, twelve rows: about a minute on two free cores")
     command = ["study", str(STUDY), "--seeds", args.seeds, "--out", str(args.out), "--no-report"]
     code = longtail([*command, "--jobs", str(min(len(usable_cores()), 4))])
     return code or report(args.out)
