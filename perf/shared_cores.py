@@ -73,9 +73,11 @@ def main() -> None:
                 "two at once s": two,
                 "sharing": two / (2 * one),
                 "alone": one / middle["GCC's default", 1],
+                "each round, two at once s": taken[way, 2],
             }
         )
-        print("  ".join(f"{k} {v:.2f}" if k != "waiting" else v for k, v in rows[-1].items()))
+        shown = [f"{k} {v:.2f}" for k, v in rows[-1].items() if isinstance(v, float)]
+        print("  ".join([way, *shown]))
     holds = {name: rows[-1][name] <= bar for name, bar in BARS.items()}
     print(f"ours: {holds}, bars: {BARS}")
     if options.json:
