@@ -58,3 +58,19 @@ def test_the_pages_on_word_senses_quote_the_stored_step() -> None:
     readme = (PERF / "README.md").read_text("utf-8")
     assert f"took {times[0]:.1f} ms in this measurement" in readme
     assert f"pass (commit `6a062de`) | {ratios['evaluation']:.2f} |" in readme
+
+
+def test_the_page_on_shared_cores_quotes_the_stored_rounds() -> None:
+    content = stored("shared_cores_cpu")
+    page = (PERF / "README.md").read_text("utf-8").partition("## Beside another program")[2]
+    assert f"`{content['provenance']['commit'][:7]}`" in page
+    lines = re.findall(
+        r"^\| [^|]+ \| ([\d.]+) s \| ([\d.]+) s \((.*) s\) \| ([\d.]+) \|$", page, re.M
+    )
+    for (one, two, rounds, sharing), row in zip(lines, content["rows"], strict=True):
+        each = row["each round, two at once s"]
+        assert float(one) == round(row["one alone s"], 2)
+        for shown, value in [(two, row["two at once s"]), (sharing, row["sharing"])]:
+            assert float(shown) == round(value, len(shown.partition(".")[2]))
+        for shown, value in zip(rounds.split(" to "), (min(each), max(each)), strict=True):
+            assert float(shown) == round(value, len(shown.partition(".")[2]))
