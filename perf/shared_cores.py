@@ -21,6 +21,7 @@ from pathlib import Path
 import provenance
 
 from longtail.support import threads
+from longtail.support.machine import usable_cores
 
 DEFAULT = """
 from longtail.support import threads
@@ -33,7 +34,8 @@ BARS = {"sharing": 1.5, "alone": 1.3}
 
 def start(program: str, arguments: list[str], out: str) -> subprocess.Popen:
     environment = {k: v for k, v in os.environ.items() if k not in threads.DECIDED}
-    command = [sys.executable, "-c", program, "run", "synthetic", *arguments]
+    threads_each = ["--threads", str(max(2, len(usable_cores())))]  # one would wait for nobody
+    command = [sys.executable, "-c", program, "run", "synthetic", *arguments, *threads_each]
     return subprocess.Popen([*command, "--quiet", "--no-weights", "--out", out], env=environment)
 
 
@@ -73,6 +75,7 @@ def main() -> None:
                 "two at once s": two,
                 "sharing": two / (2 * one),
                 "alone": one / middle["GCC's default", 1],
+                "each round, one alone s": taken[way, 1],
                 "each round, two at once s": taken[way, 2],
             }
         )

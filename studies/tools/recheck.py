@@ -40,7 +40,6 @@ STUDY_OF = {
     "wsd/short/diagnosis": "wsd_diagnosis",
     "nlp5/one_rate": "nlp5",
     "synthetic_methods/one_rate": "synthetic_methods",
-    "synthetic_ewc/one_rate": "synthetic_ewc",
     "nlp5_long_tail/reservoir": "nlp5_long_tail",
 }
 JOINED = ("wsd",)  # made of others by studies/tools/wsd_published.py, checks and all

@@ -308,7 +308,7 @@ def test_the_table_of_the_readme_is_the_published_ones() -> None:
                 assert number == f"{row['RP']:.{len(number.partition('.')[2])}f}", (name, row)
                 assert ("one seed" in cell) == (row["seeds"] == 1), (name, row)
         (seeds,) = {row["seeds"] for row in wanted if row and row["seeds"] > 1}
-        assert cells[0].endswith(f"{ {3: 'three', 10: 'ten', 100: '100'}[seeds] } seeds"), name
+        assert cells[0].endswith(f", {SEEDS[seeds]} seeds"), name
 
 
 def test_what_the_readme_says_below_its_table_is_in_the_tables() -> None:
@@ -471,7 +471,8 @@ def test_when_it_helps_is_what_the_tables_say() -> None:
     page = (scripts.ROOT / "docs" / "continual_adam.md").read_text("utf-8")
     folders = {"FS-Mol": "fsmol", "word senses": "wsd/capped_rates", "split MNIST": "seq_mnist"}
     folders |= {"split CIFAR-10": "seq_cifar10", "generated scenes": "vqa"}
-    cases = re.findall(rf"^\| ({'|'.join(folders)}): [^|]* \| (.*) \|$", page, re.MULTILINE)
+    part = page.partition("### Method by method")[2].partition("\n### ")[0]
+    cases = re.findall(rf"^\| ({'|'.join(folders)}) \| (.*) \|$", part, re.MULTILINE)
     assert len(cases) == 29
     for sequence, line in cases:
         rows = json.loads((RESULTS / folders[sequence] / "table.json").read_text("utf-8"))["rows"]
@@ -547,6 +548,35 @@ def test_the_tables_of_the_synthetic_tasks_are_the_published_ones(
             for key, shown in zip(("RP", "RP_se"), found.groups() if found else (), strict=False):
                 if row and shown:
                     assert shown == f"{row[key]:.{len(shown.partition('.')[2])}f}", wanted
+
+
+def test_the_gains_of_the_first_quarter_are_those_of_the_seeds() -> None:
+    page = " ".join((scripts.ROOT / "docs" / "continual_adam.md").read_text("utf-8").split())
+    sentence = page.partition("Over the first quarter of these points")[2].partition("; all but")[0]
+    shown = re.findall(r"([+-][\d.]+) ± ([\d.]+)", sentence)
+    wanted, told = [], []
+    for folder in ("vqa", "fsmol", "wsd/capped_rates"):
+        rows = json.loads((RESULTS / folder / "table.json").read_text("utf-8"))["rows"]
+        found = {r["policy"]: r["RP_first_by_seed"] for r in rows if r["method"] == "finetune"}
+        for policy in ("reset", "carry"):
+            seeds = found["continual"]
+            gains = [seeds[s] - found[policy][s] for s in seeds]
+            mean, se = fmean(gains), stdev(gains) / len(gains) ** 0.5
+            wanted.append((f"{mean:+.1f}", f"{se:.1f}"))
+            told.append(abs(mean) > 2 * se)
+    assert shown == wanted
+    assert told == [True, False, True, False, False, False]
+
+
+def test_the_page_of_figure_2_quotes_how_its_gaps_grow() -> None:
+    checks = json.loads((RESULTS / "figure2" / "table.json").read_text("utf-8"))["checks"]
+    page = " ".join((RESULTS / "figure2" / "README.md").read_text("utf-8").split())
+    sentence = page.partition("**The gap grows")[2].partition("`figures/")[0]
+    shown = re.findall(
+        r"from (\d\.\d+)(?: over the first quarter of the points)? to (\d\.\d+)", sentence
+    )
+    wanted = [(c["numbers"]["first_quarter"], c["numbers"]["last_quarter"]) for c in checks]
+    assert shown == [(f"{-first:.2f}", f"{-last:.2f}") for first, last in wanted]
 
 
 def test_what_the_warm_up_costs_and_saves_is_what_the_tables_say() -> None:

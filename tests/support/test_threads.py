@@ -17,6 +17,7 @@ def undecided(monkeypatch):
     for name in threads.DECIDED:
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
         monkeypatch.delenv(name)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
 
 
 @pytest.mark.usefixtures("undecided")
@@ -34,6 +35,13 @@ def test_a_user_who_has_decided_is_left_alone(name, value, monkeypatch):
     monkeypatch.setenv(name, value)
     threads.share_cores()
     assert {n: os.environ[n] for n in threads.DECIDED if n in os.environ} == {name: value}
+
+
+@pytest.mark.usefixtures("undecided")
+def test_after_torch_was_imported_it_would_change_nothing_and_is_not_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    threads.share_cores()
+    assert "GOMP_SPINCOUNT" not in os.environ
 
 
 @pytest.mark.usefixtures("undecided")

@@ -20,7 +20,7 @@ MC = ("continual", "reset")
 _MC_NUMBERS = ("without_mc", "with_mc")
 _KEPT_NUMBERS = ("kept", "with_mc")
 # What the two numbers of a claim are called, and what a reader is told about them.
-# Those that come first make the sentence; of a kept AdamW stands one of its own beside any other.
+# The first that claims have make the sentence. What they say of a kept AdamW follows in another.
 _NUMBERS = {
     _MC_NUMBERS: "{metric} without → with MC",
     ("second", "first"): "{metric} of the second → the first",
