@@ -397,6 +397,12 @@ def test_seeds_and_conditions(tmp_path: Path):
     assert len(matching(runs, ["train.lr=1e-2", "policy.boundary=true"])) == 4
     with pytest.raises(ValueError, match=r"polcy.*policy"):
         matching(runs, ["polcy=reset"])
+    path = study_file(tmp_path, TINY + '[grid]\n"train.weight_decay" = [1.0, 3.0]\n')
+    runs = expand(read_study(path))
+    whole = [run.config.train.weight_decay for run in matching(runs, ["weight_decay=3"])]
+    assert set(whole) == {3.0}
+    with pytest.raises(ValueError, match="unknown weight_decay of --only '2'"):
+        matching(runs, ["weight_decay=1,2"])
 
 
 def test_one_policy_may_have_other_settings_with_other_methods(tmp_path: Path):

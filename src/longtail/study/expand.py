@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -218,10 +219,13 @@ def _meant(value: str, key: str, known: set[str]) -> str:
     """The one of `known` that a value written on the command line stands for."""
     if value in known:
         return value
-    parsed = str(parse(value))  # 1e-3 is 0.001, and true is True
-    if known and parsed not in known:
+    parsed = parse(value)  # 1e-3 is 0.001, and true is True
+    if type(parsed) is int and str(parsed) not in known:  # 3 where the study has 3.0
+        with contextlib.suppress(OverflowError):  # an integer of hundreds of digits
+            parsed = float(parsed)
+    if known and str(parsed) not in known:
         raise unknown(f"{key} of --only", value, known)
-    return parsed
+    return str(parsed)
 
 
 def _all_named(runs: list[Planned]) -> list[tuple[Planned, dict[str, Any]]]:
