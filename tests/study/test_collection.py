@@ -157,9 +157,9 @@ def test_the_rivals_are_one_study_of_four() -> None:
     assert list(found.parts) == [
         f"rivals_{name}" for name in ("synthetic", "mnist", "fsmol", "wsd")
     ]
-    some = parts_asked(found, ("method=finetune,ewc", "lr=1e-5,0.03"), "0")
-    assert some["rivals_wsd"] == ("method=finetune", "lr=1e-5")
+    some = parts_asked(found, ("method=finetune,ewc", "lr=3e-6,0.03"), "0")
+    assert some["rivals_wsd"] == ("method=finetune", "lr=3e-6")
     assert some["rivals_fsmol"] == ("method=finetune,ewc", "lr=0.03")
-    assert some["rivals_mnist"] == ("method=finetune,ewc", "lr=1e-5")
+    assert some["rivals_mnist"] == ("method=finetune,ewc", "lr=3e-6")
     with pytest.raises(ValueError, match="names studies, and is none itself"):
         read_study(scripts.ROOT / "studies" / "rivals.toml")
