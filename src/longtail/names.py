@@ -114,6 +114,8 @@ POLICIES: dict[str, Policy] = {
     )
 }
 
+KEPT = "an Adam that is kept across tasks"  # what a sentence calls the policy `carry`
+
 # What tables call a policy.
 POLICY_NAMES = {
     "continual": "w/ MC",

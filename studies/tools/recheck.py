@@ -1,4 +1,4 @@
-"""Compute the claims of published tables again, from the rows they have.
+"""Compute the claims of published tables, and the finding they make, again from their rows.
 
     python studies/tools/recheck.py results [--check]
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.report import checks
+from longtail.report.finding import in_words
 from longtail.support.files import write_atomic
 
 STUDIES = Path(__file__).parents[1]
@@ -53,9 +54,21 @@ def checks_of(folder: str) -> list[str]:
     return list(tomllib.loads(file.read_text("utf-8")).get("report", {}).get("checks", []))
 
 
-def recheck(table: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
-    """The claims on a table's rows, as `longtail report` would compute them now."""
-    return checks.run(names, table["rows"])
+def recheck(table: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The claims on a table's rows and the finding, as `longtail report` would write them now."""
+    claims = checks.run(names, table["rows"])
+    found: dict[str, Any] = {"checks": claims}
+    if "finding" in table:  # tables of before it was written have none
+        found["finding"] = in_words(claims, table["unit"]).text
+    return json.loads(json.dumps(found))
+
+
+def laid_out(table: dict[str, Any], before: str) -> str:
+    """The table's text, with a line for each row where it had that before."""
+    if '"rows": [\n{"' not in before:
+        return json.dumps(table, indent=1) + "\n"
+    rows = ",\n".join(map(json.dumps, table["rows"]))
+    return json.dumps({**table, "rows": []}).replace("[]", f"[\n{rows}\n]", 1) + "\n"
 
 
 def main() -> int:
@@ -68,14 +81,14 @@ def main() -> int:
         names = checks_of(path.parent.relative_to(args.results).as_posix())
         if not names:
             continue
-        table = json.loads(path.read_text("utf-8"))
-        found = json.loads(json.dumps(recheck(table, names)))
-        if found != table["checks"]:
+        text = path.read_text("utf-8")
+        table = json.loads(text)
+        found = recheck(table, names)
+        if found != {key: table[key] for key in found}:
             stale += 1
             if not args.check:
-                content = json.dumps({**table, "checks": found}, indent=1)
-                write_atomic(path, content + "\n")
-        print(f"{path}: {checks.tally(found)}")
+                write_atomic(path, laid_out({**table, **found}, text))
+        print(f"{path}: {checks.tally(found['checks'])}")
     return 1 if args.check and stale else 0
 
 

@@ -87,6 +87,36 @@ def test_which_checks_are_ours(name: str, ours: bool):
     assert checks.is_ours(name) is ours
 
 
+def test_the_seeds_that_are_left_of_a_row_decide_nothing():
+    """Seven of ten seeds diverged: the mean of the other three is not that of the row."""
+    ours = {"RP": 90.5, "RP_se": 0.3, "RP_by_seed": {"0": 90.0, "1": 90.5, "2": 91.0}}
+    theirs = {"RP": 85.0, "RP_se": 0.1, "RP_by_seed": {str(i): 85.0 for i in range(10)}}
+    assert checks.above("a", ours, theirs)["verdict"] == "holds"
+    assert checks.above("a", {**ours, "diverged": 7}, theirs)["verdict"] == "undecided"
+    lost = {"RP": None, "RP_se": None, "diverged": 10}  # all of them: no mean misleads anybody
+    assert checks.above("a", lost, theirs)["verdict"] == "fails"
+
+
+def test_of_several_margins_one_that_fails_decides_then_one_that_is_undecided():
+    sure, noisy, lost = checks.Margin(1.0, 0.1), checks.Margin(3.0, 5.0), checks.Margin(-1.0, 0.1)
+    assert checks.hardest([sure, checks.Margin(2.0, 0.1)]) is sure
+    assert checks.hardest([sure, noisy]) is noisy
+    assert checks.hardest([noisy, lost, sure]) is lost
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_equal_scores_share_their_rank_in_whatever_order_they_stand(order: int):
+    rows = [
+        {"policy": "continual", "RP": rp, "RP_paper": paper, "RP_by_seed": {"0": rp, "1": rp}}
+        for rp, paper in ((1.0, 70.0), (2.0, 70.0), (3.0, 80.0))
+    ]
+    (found,) = checks.run(["order_of_methods"], rows[::order])
+    assert found["numbers"]["rank_correlation"] == pytest.approx(0.866, abs=1e-3)
+    assert found["verdict"] == "holds"
+    alone = [{key: value for key, value in row.items() if key != "RP_by_seed"} for row in rows]
+    assert checks.run(["order_of_methods"], alone)[0]["verdict"] == "undecided"
+
+
 def test_a_run_folder_that_names_another_module_as_its_benchmark_is_not_executed(folder, capsys):
     run = Path("a_run")
     run.mkdir()

@@ -1,13 +1,15 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from helpers.made_up_runs import config, identity, write_run, write_study
 
 from longtail.report import tables
 from longtail.report.checks import Claim, claim
 from longtail.report.command import write
-from longtail.report.finding import MC, Finding, default_claims, finding, verdict_line
+from longtail.report.finding import MC, Finding, default_claims, finding, in_words, verdict_line
 from longtail.report.groups import group
 from longtail.report.results import load
 
@@ -76,8 +78,33 @@ def test_runs_without_checks_are_compared_with_a_kept_optimizer_too(tmp_path: Pa
         write_run(tmp_path / "runs" / identity(settings), settings, tasks=12)
     text = said(tmp_path).text
     assert "MC raises RP" in text
-    assert "RP with MC is above that of an optimizer that is kept" in text
+    assert "RP with MC is above that of an Adam that is kept across tasks" in text
     assert text.count("EWC") == 2
+
+
+PUBLISHED = sorted((Path(__file__).parents[2] / "results").rglob("table.json"))
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parent.name)
+def test_no_verdict_on_mc_is_left_out(path: Path):
+    """Each claim that compares RP with MC and without, or with one that is kept, is counted."""
+    table = json.loads(path.read_text())
+    claims = table.get("checks", [])
+    for keys in (("without_mc", "with_mc"), ("kept", "with_mc")):
+        some = [
+            c
+            for c in claims
+            if all(key in c["numbers"] for key in keys) and not c["claim"].endswith(("FGT", "BWT"))
+        ]
+        if not some or "finding" not in table:
+            continue
+        sentence = next(
+            text
+            for text in re.split(r"(?<=\.) (?=[“A-Z])", in_words(claims, table["unit"]).text)
+            if some[0]["claim"].rpartition(": ")[2] in text
+        )
+        more = sum(int(n) for n in re.findall(r"and (\d+) more", sentence))
+        assert sentence.count(" → ") + more == len(some), path
 
 
 def test_never_says_more_than_the_checks(tmp_path: Path):
@@ -146,6 +173,16 @@ def test_a_single_run_is_described_without_a_claim(tmp_path: Path):
     assert found.claims == []
     assert found.text.startswith("Finetune w/ MC after 12 tasks: RP 81.24, LP 85.97")
     assert "percent" in found.text
+
+
+def test_many_rows_without_a_claim_are_counted_and_not_recited(tmp_path: Path):
+    for i in range(9):
+        settings = config("finetune", "continual", lr=0.1**i)
+        write_run(tmp_path / identity(settings), settings)
+    results = load(tmp_path)
+    groups = group(results.runs)
+    table = tables.build(results, groups)
+    assert finding(groups, table, []).text == "9 rows, of which nothing is claimed; see the table."
 
 
 def test_a_score_of_zero_is_a_score(tmp_path: Path):

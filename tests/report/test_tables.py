@@ -426,6 +426,19 @@ def test_a_gap_grows_where_it_is_larger_at_the_end_and_above_zero(ours: list[int
     assert checks.gap_grows("", one_seed, one_seed)["verdict"] == "undecided"
 
 
+def test_parts_of_the_tasks_have_scores_by_seed_too(tmp_path: Path):
+    """So that a claim on small tasks is as sharp as one on all of them."""
+    write_study(tmp_path)
+    for path in tmp_path.rglob("summary.json"):
+        summary = json.loads(path.read_text())
+        path.write_text(json.dumps({**summary, "breakdown": {"tail": {"RP": summary["RP"] / 2}}}))
+    (tmp_path / "plan.json").write_text(json.dumps({"report": {"further": ["breakdown.tail.RP"]}}))
+    results = load(tmp_path)
+    for row in tables.build(results, group(results.runs)).rows:
+        halves = {seed: value / 2 for seed, value in row["RP_by_seed"].items()}
+        assert row["breakdown.tail.RP_by_seed"] == pytest.approx(halves)
+
+
 def test_rows_that_share_their_seeds_are_compared_seed_by_seed():
     ours = {"RP": 52.0, "RP_se": 5.0, "RP_by_seed": {"0": 41.0, "1": 63.0}}
     theirs = {"RP": 51.0, "RP_se": 5.0, "RP_by_seed": {"0": 40.0, "1": 62.0}}

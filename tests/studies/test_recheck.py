@@ -28,7 +28,8 @@ def recheck() -> ModuleType:
 def test_published_checks_follow_from_the_published_rows(path: Path, recheck: ModuleType) -> None:
     table = json.loads(path.read_text("utf-8"))
     if names := recheck.checks_of(path.parent.relative_to(RESULTS).as_posix()):
-        assert json.loads(json.dumps(recheck.recheck(table, names))) == table["checks"]
+        found = recheck.recheck(table, names)
+        assert found == {key: table[key] for key in found}
 
 
 @pytest.mark.parametrize("folder", ["nlp5/one_rate", "nlp5_long_tail", "wsd/capped"])
@@ -238,7 +239,7 @@ def test_what_is_said_of_the_nlp_tasks_is_in_their_checks(page: str) -> None:
     gain, loss = (raises[f"{name}: MC raises RP"][1] for name in ("A-GEM", "DER++"))
     assert f"{gain['difference']:.1f} ± {gain['se']:.1f}" in text
     assert f"{-loss['difference']:.1f} ± {loss['se']:.1f}" in text
-    kept = {c.partition(":")[0]: found for c, found in checks.items() if "AdamW kept" in c}
+    kept = {c.partition(":")[0]: found for c, found in checks.items() if "kept across tasks" in c}
     above = [name for name, (verdict, _) in kept.items() if verdict == "holds"]
     assert above == ["Finetune", "EWC", "EWC++"]
     gains = [kept[name][1]["difference"] for name in above]

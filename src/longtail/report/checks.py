@@ -21,10 +21,11 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import statistics
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from longtail.names import METHOD_NAMES
+from longtail.names import KEPT, METHOD_NAMES
 from longtail.report.groups import measured
 from longtail.report.statistics import GROWTH, growth
 from longtail.support.modules import import_named
@@ -81,18 +82,21 @@ def margin(
     """constant + Σ c * metric over (c, row), by seed where all rows have two seeds in common.
 
     A row without a value, all of whose runs diverged, counts as the worst that there is: infinite
-    for an error, minus infinity where higher is better.
+    for an error, minus infinity where higher is better. Where some of a row's runs diverged, the
+    others are not what the row would be: the margin then has no standard error and decides nothing.
     """
     means = [worst if row.get(metric) is None else float(row[metric]) for _, row in terms]
     value = constant + sum(c * mean for (c, _), mean in zip(terms, means, strict=True))
+    if any(row.get("diverged") and row.get(metric) is not None for _, row in terms):
+        return Margin(value, None)
     tables = [row.get(f"{metric}_by_seed") or {} for _, row in terms]
     seeds = [s for s in tables[0] if all(t.get(s) is not None for t in tables)]
     if len(seeds) > 1:
         each = [sum(c * t[s] for (c, _), t in zip(terms, tables, strict=True)) for s in seeds]
         mean = sum(each) / len(each)
         variance = sum((x - mean) ** 2 for x in each) / (len(each) - 1)
-        whole = all(len(t) == len(seeds) for t in tables)
-        return Margin(value if whole else constant + mean, math.sqrt(variance / len(each)))
+        all_shared = all(len(t) == len(seeds) for t in tables)
+        return Margin(value if all_shared else constant + mean, math.sqrt(variance / len(each)))
     errors = [row.get(f"{metric}_se") for _, row in terms]
     known = [c * e for (c, _), e in zip(terms, errors, strict=True) if e is not None]
     return Margin(value, math.hypot(*known) if len(known) == len(terms) else None)
@@ -113,15 +117,27 @@ def above_all(
 ) -> Claim:
     """That RP of `first` is above that of every other row; with `lower`, below it.
 
-    The difference shown is the smallest. The row with the best mean need not be the one that is
-    hardest to tell from it: another may have a single seed.
+    The difference shown is that from the row which is hardest to tell.
     """
     sign = -1.0 if lower else 1.0
     worst = -sign * math.inf
-    each = [margin([(sign, first), (-sign, row)], worst=worst) for row in others]
-    least = min(each, key=lambda m: -math.inf if math.isnan(m.value) else m.value)
-    verdict = every(m.positive for m in each)
-    return claim(text, verdict, **numbers, difference=sign * least.value, se=least.se)
+    found = hardest(margin([(sign, first), (-sign, row)], worst=worst) for row in others)
+    return claim(text, found.positive, **numbers, difference=sign * found.value, se=found.se)
+
+
+def hardest(margins: Iterable[Margin]) -> Margin:
+    """Of several that must all be positive the one that decides for all.
+
+    It is one that fails, else one that is undecided, else one that holds; of these the smallest.
+    That need not be the margin to the row with the best mean: another row may be noisier, or have a
+    single seed.
+    """
+
+    def order(found: Margin) -> tuple[int, float]:
+        place = {False: 0, None: 1, True: 2}[found.positive]
+        return place, -math.inf if math.isnan(found.value) else found.value
+
+    return min(margins, key=order)
 
 
 def at_least(text: str, row: Row, least: float, metric: str = "RP", **numbers: Any) -> Claim:
@@ -279,6 +295,33 @@ def with_and_without(ours: Row, theirs: Row, metric: str = "RP") -> dict[str, An
     return numbers
 
 
+def against_kept(
+    rows: Rows,
+    name: str,
+    *,
+    lower: bool = False,
+    ours: str = "continual",
+    kept: str = "carry",
+    by: str = "policy",
+    **labels: Any,
+) -> list[Claim]:
+    """With MC against an Adam kept across tasks; no claim in a table that lacks one of the rows.
+
+    Args:
+        name: what the claim is about, such as the method.
+        lower: whether a smaller RP is better.
+        ours, kept: the values of the label `by` that tell the two rows apart.
+        labels: what they have in common.
+    """
+    try:
+        first, second = (find(rows, **{by: value}, **labels) for value in (ours, kept))
+    except KeyError:
+        return []
+    text = f"{name}: RP with MC is {'below' if lower else 'above'} that of {KEPT}"
+    numbers = {"with_mc": first["RP"], "kept": second["RP"]}
+    return [above(text, first, second, lower=lower, **numbers)]
+
+
 @register("mc_improves")
 def mc_improves(rows: Rows) -> list[Claim]:
     """With MC every method retains more (scores where higher is better)."""
@@ -314,22 +357,33 @@ def multitask_above(rows: Rows) -> Claim:
 @register("order_of_methods")
 def order_of_methods(rows: Rows) -> list[Claim]:
     """Methods with MC rank as in the paper: Spearman's correlation of RP is positive."""
-    pairs = [
-        (r["RP"], r["RP_paper"])
+    ranked = [
+        (r, r["RP_paper"])
         for r in rows
         if r.get("policy") == "continual" and r.get("RP") is not None and "RP_paper" in r
     ]
-    ours, theirs = zip(*pairs, strict=True)
-    rho = _spearman(list(ours), list(theirs))
+    if len(ranked) < 2:
+        raise KeyError("rows of two methods with MC, and the paper's RP of them")
+    theirs = [paper for _, paper in ranked]
+    rho = _spearman([row["RP"] for row, _ in ranked], theirs)
+    tables = [row.get("RP_by_seed") or {} for row, _ in ranked]
+    seeds = [seed for seed in tables[0] if all(seed in table for table in tables)]
+    each = [_spearman([table[seed] for table in tables], theirs) for seed in seeds]
+    se = statistics.stdev(each) / math.sqrt(len(each)) if len(each) > 1 else None
     text = "With MC, methods rank as in the paper (rank correlation above 0)"
-    return [claim(text, rho > 0, rank_correlation=rho, methods=len(pairs))]
+    numbers = {"rank_correlation": rho, "methods": len(ranked)}
+    return [claim(text, Margin(rho, se).positive, **numbers, se=se)]
 
 
 def _spearman(a: list[float], b: list[float]) -> float:
+    """The correlation of ranks; equal values share the mean of their ranks."""
     import numpy as np
 
-    ranks = [np.argsort(np.argsort(x)).astype(float) for x in (a, b)]
-    return float(np.corrcoef(ranks)[0, 1])
+    def ranks(values: list[float]) -> np.ndarray:
+        x = np.array(values)[:, None]
+        return ((x > x.T).sum(1) + (x >= x.T).sum(1)) / 2.0
+
+    return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
 
 
 def gap_grows(text: str, ours: Row, theirs: Row, sign: int = 1) -> Claim:
@@ -341,15 +395,15 @@ def gap_grows(text: str, ours: Row, theirs: Row, sign: int = 1) -> Claim:
     pair = [(float(sign), _with_growth(ours)), (-float(sign), _with_growth(theirs))]
     worst = -sign * math.inf
     parts = (margin(pair, f"RP_{part}", worst=worst) for part in GROWTH)
-    slope, first, last, growth = parts
+    slope, early, late, rise = parts
     return claim(
         text,
-        every((slope.positive, last.positive, growth.positive)),
-        first_quarter=sign * first.value,
-        last_quarter=sign * last.value,
+        every((slope.positive, late.positive, rise.positive)),
+        first_quarter=sign * early.value,
+        last_quarter=sign * late.value,
         slope_per_100_tasks=sign * slope.value,
         slope_se=slope.se,
-        growth_se=growth.se,
+        growth_se=rise.se,
         points=len(ours["RP_after"]),
     )
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from longtail.names import KEPT
 from longtail.report.checks import Claim, above, tally, with_and_without
 from longtail.report.groups import POLICY_LABELS, Group, pairs
 from longtail.report.tables import Table, better, number
 
 MOST_NAMES = 4
+MOST_DESCRIBED = 8  # rows; of more the first four say nothing of the study
 MC = ("continual", "reset")
 _MC_NUMBERS = ("without_mc", "with_mc")
 _KEPT_NUMBERS = ("kept", "with_mc")
@@ -77,7 +79,7 @@ def default_claims(groups: list[Group], table: Table, pair: tuple[str, str]) -> 
         claims.append(above(text, ours, theirs, lower=not higher, **numbers))
     for a, b in pairs(groups, "continual", "carry") if pair == MC else ():
         ours, kept = row_of[id(a)], row_of[id(b)]
-        what = f"RP with MC is {'above' if higher else 'below'} that of an optimizer that is kept"
+        what = f"RP with MC is {'above' if higher else 'below'} that of {KEPT}"
         text = f"{_name_without_policy(a)}: {what}"
         both = {"with_mc": ours["RP"], "kept": kept["RP"]}
         claims.append(above(text, ours, kept, "RP", lower=not higher, **both))
@@ -106,18 +108,21 @@ def _best_two(groups: list[Group], table: Table) -> list[Claim]:
 
 
 def finding(groups: list[Group], table: Table, claims: Sequence[Claim]) -> Finding:
-    """The sentence, and the claims that it rests on."""
-    if not claims:
-        return Finding(_described(groups, table), [])
+    """The sentence on a table, and the claims that it rests on."""
+    return in_words(claims, table.unit) if claims else Finding(_described(groups, table), [])
+
+
+def in_words(claims: Sequence[Claim], unit: str) -> Finding:
+    """The sentence that these claims make, whose numbers are in this unit."""
     keys, chosen = _headline(claims)
-    text, brackets = _said(chosen, keys, table), ""
-    if keys is not None and any(_pair_text(entry, keys, table) for entry in chosen):
+    text, brackets = _said(chosen, keys, unit), ""
+    if keys is not None and any(_pair_text(entry, keys, unit) for entry in chosen):
         brackets = _NUMBERS[keys].format(metric=_metric(chosen[0]))
     kept = [c for c in claims if all(key in c["numbers"] for key in _KEPT_NUMBERS)]
     if keys != _KEPT_NUMBERS and kept:
-        text += f" {_said(kept, _KEPT_NUMBERS, table)}"
+        text += f" {_said(kept, _KEPT_NUMBERS, unit)}"
         brackets += ", then kept → with MC" if brackets else "RP kept → with MC"
-    note = f"In brackets: {brackets}, in {table.unit}." if brackets else ""
+    note = f"In brackets: {brackets}, in {unit}." if brackets else ""
     return Finding(text, chosen, keys, note)
 
 
@@ -143,11 +148,11 @@ def _metric(entry: Claim) -> str:
     return next((m for m in ("FGT", "BWT", "LP") if m in _statement(entry).split()), "RP")
 
 
-def _said(chosen: list[Claim], keys: tuple[str, str] | None, table: Table) -> str:
+def _said(chosen: list[Claim], keys: tuple[str, str] | None, unit: str) -> str:
     parts = {}
     for word in ("holds", "undecided", "fails"):
         some = [c for c in chosen if c["verdict"] == word]
-        names = [f"{_about(c)}{_pair_text(c, keys, table)}" for c in some]
+        names = [f"{_about(c)}{_pair_text(c, keys, unit)}" for c in some]
         parts[word] = _listed(names, len(some)) if some else None
     statement = _statement(chosen[0])
     statement = statement[0].upper() + statement[1:]
@@ -165,11 +170,11 @@ def _said(chosen: list[Claim], keys: tuple[str, str] | None, table: Table) -> st
     return f"“{statement}” {_listed(said, len(said))}."
 
 
-def _pair_text(entry: Claim, keys: tuple[str, str] | None, table: Table) -> str:
+def _pair_text(entry: Claim, keys: tuple[str, str] | None, unit: str) -> str:
     values = [entry["numbers"].get(key) for key in keys or ()]
     if not any(isinstance(v, int | float) for v in values):
         return ""
-    shown = ["diverged" if v is None else number(float(v), table.unit) for v in values]
+    shown = ["diverged" if v is None else number(float(v), unit) for v in values]
     return f" ({' → '.join(shown)})"
 
 
@@ -179,12 +184,17 @@ def _listed(names: list[str], count: int) -> str:
     >>> _listed(["a", "b"], 2)
     'a and b'
     """
-    shown = names if count <= MOST_NAMES else [*names[: MOST_NAMES - 1], f"{count - 3} more"]
+    shown = names
+    if count > MOST_NAMES:
+        named = names[: MOST_NAMES - 1]
+        shown = [*named, f"{count - len(named)} more"]
     return ", ".join(shown[:-1]) + (" and " if len(shown) > 1 else "") + shown[-1]
 
 
 def _described(groups: list[Group], table: Table) -> str:
-    """A study without anything to compare: its numbers, without a claim."""
+    """A study without anything to compare: its numbers, without a claim, where they are few."""
+    if len(groups) > MOST_DESCRIBED:
+        return f"{len(groups)} rows, of which nothing is claimed; see the table."
     shown = []
     for g, row in list(zip(groups, table.rows, strict=True))[:MOST_NAMES]:
         present = [m for m in ("RP", "LP") if row.get(m) is not None]  # 0.0 is a score

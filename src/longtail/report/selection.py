@@ -1,6 +1,7 @@
 """Model selection: of the values of one setting, report the one that is best on validation data.
 
-Test scores play no part: a group without a validation score is not selected from, and says so.
+Reported seeds are never chosen by their test scores. Seeds that [select] names choose by validation
+or, where nothing was held out, by their own RP, and are then left out of the table.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def select(results: Results) -> dict[str, Tried]:
         return {}
     families = _families(results, keys)
     tried = {rest: _tried(values, choosing) for rest, values in families.items()}
-    kept: set[int] = (
-        set()
-    )  # not by the run's name: it may stand twice, the second time by its average
+    # By object and not by id: with `average = "beside"` one run stands twice, once for its weights
+    # and once for their average.
+    kept: set[int] = set()
     best: dict[str, str] = {}
     for rest, values in families.items():
         chosen = tried[rest].best

@@ -136,7 +136,8 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
         row[metric] = float(values.mean()) if len(values) else None
         se = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
         row[f"{metric}_se"] = se
-        if len(values) > 1 and metric in METRICS:  # what checks compare seed by seed
+        # Checks compare RP, LP, FGT and BWT seed by seed, those of parts of the tasks too.
+        if len(values) > 1 and metric.rpartition(".")[2] in METRICS:
             row[f"{metric}_by_seed"] = _by_seed(g.runs, g.values(metric) * scale)
     after, curves = g.curves
     if len(after) > 1:  # evaluated along the way: what checks on growth are made from

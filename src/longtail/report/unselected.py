@@ -28,8 +28,8 @@ class Family(NamedTuple):
 
     def tried(self, *, higher_is_better: bool) -> Tried:
         """What its rows that choose have scored: on validation, or RP where one has none."""
-        lines = self.choosing.values()
-        held_out = all(line.get("validation") is not None for line in lines)
+        lines = [line for line in self.choosing.values() if not line.get("diverged")]
+        held_out = bool(lines) and all(line.get("validation") is not None for line in lines)
         score = "validation" if held_out else "RP"
         means = {
             value: None if line.get("diverged") else line.get(score)

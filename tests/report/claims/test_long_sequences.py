@@ -67,7 +67,7 @@ def test_an_adamw_that_is_kept_is_compared_where_it_has_a_row() -> None:
     assert above_kept(table(), "ewc") == []
     (found,) = above_kept([*table(), row("ewc", "carry", 72.0)], "ewc")
     assert found["verdict"] == "fails"
-    assert found["claim"] == "EWC: RP with MC is above that of an AdamW kept across tasks"
+    assert found["claim"] == "EWC: RP with MC is above that of an Adam that is kept across tasks"
 
 
 def test_every_method_is_said_of_how_many() -> None:

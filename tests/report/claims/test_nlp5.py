@@ -52,7 +52,7 @@ def test_an_optimizer_that_is_kept_is_compared_with_where_it_was_run(ask: Any) -
     some = rows([1.0] * 6)
     kept = {"method": "ewc", "policy": "carry", "RP": 30.0, "RP_se": 0.01}
     (added,) = [c for c in ask([*some, kept]) if c not in ask(some)]
-    assert added["claim"] == "EWC: RP with MC is above that of an AdamW kept across tasks"
+    assert added["claim"] == "EWC: RP with MC is above that of an Adam that is kept across tasks"
     assert added["verdict"] == "holds"
     assert added["numbers"]["difference"] == pytest.approx(42.0 - 30.0)
     (added,) = [c for c in ask([*some, {**kept, "RP": 42.0}]) if c not in ask(some)]

@@ -46,6 +46,14 @@ def told(claims: dict[str, str], words: str) -> str:
     return found
 
 
+def test_a_rival_that_is_noisier_than_the_best_leaves_it_undecided() -> None:
+    found = rows()
+    (noisy,) = [row for row in found if (row["method"], row["policy"]) == ("l2", "carry")]
+    noisy["RP_se"] = 9.0
+    claims = verdicts(found)
+    assert told(claims, "no rival without data retains more in one buffer") == "undecided"
+
+
 @pytest.mark.parametrize(("check", "sign"), [(SCORES, 1.0), (ERRORS, -1.0)])
 def test_mc_against_the_best_that_fits(check: list[str], sign: float) -> None:
     claims = verdicts(rows(sign=sign), check)

@@ -59,7 +59,7 @@ def test_an_adamw_that_is_kept_is_compared_where_it_has_rows() -> None:
     ours = [row for row in rows if row.get("policy") == "continual"]
     rows += [{**row, "policy": "carry", "RP": row["RP"] - 1.0} for row in ours[:2]]
     rows[-1]["RP"] += 2.0
-    text = "RP with MC is above that of an AdamW kept across tasks"
+    text = "RP with MC is above that of an Adam that is kept across tasks"
     assert [c["verdict"] for c in vqa(rows) if text in c["claim"]] == ["holds", "fails"]
 
 

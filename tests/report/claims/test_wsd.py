@@ -83,7 +83,7 @@ def test_an_adam_that_is_kept_has_a_claim_of_its_own() -> None:
         ours = [row for row in rows({"finetune": (60.0, 50.0)}) if row["policy"] == "continual"]
         return [*ours, {**ours[-1], "policy": "carry", "RP": rp}]
 
-    text = "Finetune: RP with MC is above that of an AdamW kept across tasks"
+    text = "Finetune: RP with MC is above that of an Adam that is kept across tasks"
     assert by_claim(wsd(kept(58.0)))[text]
     assert not by_claim(wsd(kept(62.0)))[text]
     assert "Finetune: MC raises RP" not in by_claim(wsd(kept(58.0)))

@@ -14,6 +14,7 @@ from longtail.report.checks import (
     Claim,
     Rows,
     above,
+    against_kept,
     at_least,
     claim,
     every,
@@ -52,7 +53,7 @@ def seq_mnist(rows: Rows) -> list[Claim]:
     for method in ("reservoir", "derpp", "agem"):
         claims += [_improves(rows, method=method, buffer=buffer) for buffer in buffers]
     for method in ("reservoir", "derpp", "agem"):
-        claims += [c for b in buffers for c in _beats_carry(rows, method=method, buffer=b)]
+        claims += [c for b in buffers for c in _above_kept(rows, method=method, buffer=b)]
     return claims
 
 
@@ -69,7 +70,7 @@ def seq_cifar10(rows: Rows) -> list[Claim]:
         text = f"{METHOD_NAMES[method]} with MC retains more than Finetune with MC"
         claims.append(above(text, row, finetune, RP=row["RP"], finetune=finetune["RP"]))
     for method in replay:
-        claims += _beats_carry(rows, method=method)
+        claims += _above_kept(rows, method=method)
     for method in ("ewc", "ewcpp"):
         if method in present:
             claims.append(_near_paper(rows, method, [None], 5.0))
@@ -103,20 +104,15 @@ def _near_paper(rows: Rows, method: str, buffers: Sequence[int | None], toleranc
 def _improves(rows: Rows, **labels: Any) -> Claim:
     """RP with MC above RP without."""
     ours, theirs = (find(rows, policy=policy, **labels) for policy in POLICIES)
-    text = f"MC improves {METHOD_NAMES[labels['method']]}{_buffer(labels)}"
-    return above(text, ours, theirs, **with_and_without(ours, theirs))
+    return above(f"{_name(labels)}: MC raises RP", ours, theirs, **with_and_without(ours, theirs))
 
 
-def _beats_carry(rows: Rows, **labels: Any) -> list[Claim]:
-    """The same against Adam that is kept as it is; nothing where a table has no such row."""
-    try:
-        ours, kept = (find(rows, policy=policy, **labels) for policy in ("continual", "carry"))
-    except KeyError:
-        return []
-    text = f"MC improves {METHOD_NAMES[labels['method']]} against carry{_buffer(labels)}"
-    return [above(text, ours, kept, with_mc=ours["RP"], carry=kept["RP"])]
+def _above_kept(rows: Rows, **labels: Any) -> list[Claim]:
+    """The same against an Adam that is kept."""
+    return against_kept(rows, _name(labels), **labels)
 
 
-def _buffer(labels: dict[str, Any]) -> str:
-    """What a claim adds where a table has rows of several buffers."""
-    return f", buffer {labels['buffer']}" if "buffer" in labels else ""
+def _name(labels: dict[str, Any]) -> str:
+    """The method, and its buffer where a table has rows of several."""
+    buffer = f", buffer {labels['buffer']}" if "buffer" in labels else ""
+    return METHOD_NAMES[labels["method"]] + buffer

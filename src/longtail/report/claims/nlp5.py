@@ -2,8 +2,8 @@
 
 The paper: "in the NLP tasks, Continual AdamW has similar performance compared to AdamW ... this may
 suggest that Continual Adam [is] more suitable for the scenario where tasks are similar". The first
-half is asked of the five tasks, the second of the same five cut into many small ones. Of an AdamW
-that is kept as it is, which the paper does not speak of, stands one claim of ours for each method.
+half is asked of the five tasks, the second of the same five cut into many small ones. On an AdamW
+that is kept across tasks, of which the paper does not speak, there is one claim for each method.
 """
 
 from __future__ import annotations

@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from longtail.names import METHOD_NAMES
-from longtail.report.checks import Claim, Row, Rows, above, claim, every, find, margin, verdict_of
+from longtail.report.checks import (
+    Claim,
+    Row,
+    Rows,
+    above,
+    above_all,
+    claim,
+    every,
+    find,
+    margin,
+    verdict_of,
+)
 from longtail.report.labelling import AVERAGES, NO_WARM_UP
 
 # Bytes a float32 parameter beyond AdamW's eight; perf/rival_step.py measures the same.
@@ -92,7 +103,7 @@ def _claims(rows: Rows, sign: float) -> list[Claim]:
         return above(text, first, second, lower=sign < 0, **numbers)
 
     found = [
-        *_at_equal_memory(rows, sign, better),
+        *_at_equal_memory(rows, sign),
         *_pairs(rows, better),
         *_with_mc(rows, better),
         *_averages(rows, better),
@@ -110,7 +121,7 @@ def _best(rows: Iterable[Row], sign: float) -> Row | None:
     return max(whole, key=lambda row: sign * row["RP"], default=None)
 
 
-def _at_equal_memory(rows: Rows, sign: float, better: Better) -> list[Claim]:
+def _at_equal_memory(rows: Rows, sign: float) -> list[Claim]:
     """MC against the best that fits into one buffer, and into two, with data and without.
 
     In one buffer a rival does without MC; in two it may stand beside it.
@@ -128,13 +139,14 @@ def _at_equal_memory(rows: Rows, sign: float, better: Better) -> list[Claim]:
                 and extra_bytes(row) <= most
                 and not (is_ours(row) and extra_bytes(row) <= ONE)
             ]
-            rival = _best(rivals, sign)
-            if ours and rival is not None:
+            best = _best(rivals, sign)
+            if ours and best is not None:
                 text = (
                     f"{METHOD_NAMES[method]} with MC: no rival {kind} retains more "
-                    f"in {size} of the weights' size (the best is {name_of(rival)})"
+                    f"in {size} of the weights' size (the best is {name_of(best)})"
                 )
-                found.append(better(text, ours[0], rival))
+                numbers = {name_of(row): row.get("RP") for row in (ours[0], best)}
+                found.append(above_all(text, ours[0], rivals, lower=sign < 0, **numbers))
     return found
 
 
