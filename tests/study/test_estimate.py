@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from helpers.user_project import BENCHMARK, Project
+from torch import Tensor
 
 from longtail import cli
 from longtail.study import estimate
@@ -15,6 +18,8 @@ from longtail.study.expand import expand
 from longtail.study.file import read_study
 from longtail.study.jobs import finished_runs, make_jobs
 from longtail.study.reuse import survey
+from longtail.tasks import Examples
+from longtail.training import Run, train
 
 STUDY = """
 benchmark = "toy"
@@ -65,6 +70,34 @@ def test_what_takes_long_to_begin_is_not_waited_for(
     text = estimate.estimate(jobs, survey(runs, runs, finished_runs(tmp_path), {}), 1, "cpu")
     assert text.startswith("No estimate: their first steps take longer than 1 s")
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(("method", "batch"), [("finetune", 5000), ("multitask", 100)])
+def test_the_end_of_a_task_is_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, batch: int
+) -> None:
+    """By a clock on which a step takes a second, and nothing else takes any time."""
+    path = tmp_path / "s.toml"
+    settings = f'methods = ["{method}"]\ntrain.batch_size = {batch}\ntrain.epochs = 1\n'
+    path.write_text(settings + STUDY.format(seeds=[0]).replace("tasks = 4", "tasks = 40"))
+    jobs = make_jobs(expand(read_study(path)), tmp_path, stack=False, earlier={})
+    now, sizes = [0.0], []
+
+    def one_step(run: Run, examples: Examples, index: Tensor) -> None:
+        now[0] += 1.0
+
+    def by_the_clock(run: Run, **keywords: Any) -> None:
+        sizes.extend(run.sequence.train_sizes.tolist())
+        run.take_step = one_step  # pyright: ignore
+        train(run, **keywords)
+
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(estimate, "train", by_the_clock)
+    seconds = estimate._sample(jobs[0], "cpu")
+    # a task fits into a step; in multitask training all of them are one task
+    steps = len(sizes) if method == "finetune" else -(-sum(sizes) // batch)
+    assert steps > 2 * estimate.SECONDS
+    assert seconds == pytest.approx(steps)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from longtail.tasks import (
     StackedExamples,
     TableSequence,
     from_tensors,
+    multitask,
 )
 from longtail.tasks.examples import rows_device
 from longtail.training import (
@@ -497,18 +498,31 @@ def test_settings_that_are_not_a_number_are_refused(name: str) -> None:
         TrainSettings(**{name: float("nan")})
 
 
-def test_a_schedule_over_the_sequence_does_not_start_anew() -> None:
+def rates_of(run: Run) -> list[float]:
+    """The learning rate of every step of a run."""
     rates: list[float] = []
-    run = make_run(schedule="linear", span="sequence", warmup=0.25)
 
     def look(run: Run) -> None:
         if run.position.step:
             rates.append(run.optimizer.param_groups[0]["lr"])
 
     train(run, on_step=look)
+    return rates
+
+
+def test_a_schedule_over_the_sequence_does_not_start_anew() -> None:
+    rates = rates_of(make_run(schedule="linear", span="sequence", warmup=0.25))
     total = sum(2 * -(-n // 4) for n in SIZES)
     warm = int(0.25 * total)
     assert len(rates) == total
     up = [1e-2 * (i + 1) / (warm + 1) for i in range(warm)]
     down = [1e-2 * (total - i) / (total - warm) for i in range(warm, total)]
     np.testing.assert_allclose(rates, [*up, *down])
+
+
+def test_the_whole_of_multitask_training_is_its_one_task() -> None:
+    """It takes fewer steps than the tasks would take in turn, and its rate still ends near zero."""
+    settings = {"sequence": multitask(make_sequence()), "schedule": "linear", "warmup": 0.0}
+    rates = rates_of(make_run(span="sequence", **settings))
+    assert len(rates) == 2 * -(-sum(SIZES) // 4)
+    assert rates == rates_of(make_run(span="task", **settings))

@@ -405,8 +405,8 @@ class Session:
         self.kept = time.monotonic()
         self.begin = time.monotonic()
         self.seconds, self.sessions, self.started = 0.0, 0, now()
-        sizes = np.asarray(run.sequence.train_sizes, dtype=np.float64)
-        self.work = np.concatenate(([0.0], np.cumsum(sizes))) / max(sizes.sum(), 1.0)
+        rows = run.sequence.trained_rows
+        self.work = np.concatenate(([0.0], np.cumsum(rows))) / max(float(rows.sum()), 1.0)
         self.resumed = self._resume()
         self.sessions += 1
 
@@ -584,11 +584,13 @@ class Session:
         run = self.run
         task, tasks = run.position.task, len(run.sequence)
         current = min(task, tasks - 1)
-        size = int(run.sequence.train_sizes[current])
+        size, rows = (
+            int(of[current]) for of in (run.sequence.train_sizes, run.sequence.trained_rows)
+        )
         within = 0.0
-        if size:
+        if rows:
             batch = run.settings.batch_size * run.settings.accumulate
-            epochs = run.position.epoch + min(1.0, run.position.step * batch / size)
+            epochs = run.position.epoch + min(1.0, run.position.step * batch / rows)
             within = (self.work[current + 1] - self.work[current]) * epochs / run.settings.epochs
         share = float(self.work[task] + (within if task < tasks else 0.0))
         name = str(run.sequence.names[current])

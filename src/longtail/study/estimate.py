@@ -109,16 +109,16 @@ def _sample(job: Job, device: str) -> float:
         run = build_stack(job.configs, place).run
     else:
         run = build_run(job.configs[0], place)
-    sizes = np.asarray(run.sequence.train_sizes)
     settings = run.settings
-    steps = np.ceil(sizes / (settings.batch_size * settings.accumulate)) * settings.epochs
-    total = float(steps.sum())
+    batch = settings.batch_size * settings.accumulate
+    total = float((-(-run.sequence.trained_rows // batch) * settings.epochs).sum())
     counted = 0
     began = time.monotonic()
 
     def on_step(run: Run) -> None:
         nonlocal counted, began
-        counted += 1
+        if run.position.step:  # else a task has ended, which is no step
+            counted += 1
         if counted == 1:  # the first step pays for allocation and compilation
             began = time.monotonic()
         elif time.monotonic() - began > SECONDS:

@@ -86,6 +86,12 @@ class _Multitask(TaskSequence):
         )
         self.sequence = sequence
 
+    @property
+    def trained_rows(self) -> np.ndarray:
+        rows = np.zeros_like(self.train_sizes)
+        rows[:1] = self.sequence.trained_rows.sum()
+        return rows
+
     def train(self, i: int) -> Examples | None:
         return self.union() if i == 0 else None
 

@@ -71,6 +71,15 @@ class TaskSequence(Sequence[Task], ABC):
                 f"{len(self.test_sizes)} test sizes"
             )
 
+    @property
+    def trained_rows(self) -> np.ndarray:
+        """How many rows ``train(i)`` has for each task: what the steps of an epoch divide.
+
+        These are the training examples, unless an example is several rows or one task trains on the
+        examples of others.
+        """
+        return self.train_sizes
+
     def __len__(self) -> int:
         return len(self.names)
 

@@ -128,7 +128,7 @@ class Run:
             matrices |= of_average(copy.deepcopy(matrices), objective.score_name)
         self.recorder = Recorder(matrices, objective.score_name)
         size = settings.batch_size * settings.accumulate
-        each = -(-np.asarray(sequence.train_sizes) // size) * settings.epochs
+        each = -(-sequence.trained_rows // size) * settings.epochs
         self._steps_before = [0, *np.cumsum(each).tolist()]  # each task, and in all
         capture = captures(settings, self.device, self.optim)
         if settings.compile:

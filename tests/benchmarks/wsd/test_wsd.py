@@ -56,6 +56,15 @@ def test_a_pair_is_the_marked_sentence_and_the_gloss() -> None:
         assert np.flatnonzero(labels).tolist() == list(CORPUS.gold[target])
 
 
+def test_the_rows_that_a_task_trains_on_are_its_pairs() -> None:
+    """Steps are counted from them; the sizes of tasks are numbers of targets."""
+    words = word_tasks(PREPARED, 0)
+    rows = [0 if (pairs := words.train(i)) is None else len(pairs) for i in range(len(words))]
+    assert words.trained_rows.tolist() == rows
+    assert (words.trained_rows > words.train_sizes).any()
+    assert multitask(words).trained_rows.tolist() == [sum(rows)] + [0] * (len(words) - 1)
+
+
 def test_batches_have_one_of_a_few_widths() -> None:
     length = TABLE.targets.length
     narrow, wide = (torch.tensor([int(f(length))]) for f in (np.argmin, np.argmax))

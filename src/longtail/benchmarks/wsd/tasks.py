@@ -64,6 +64,10 @@ class WordTasks(TableSequence):
         """How many candidates each task has."""
         return self.prepared.senses_per_task[self.lemma_of_task]
 
+    @property
+    def trained_rows(self) -> np.ndarray:
+        return self.train_sizes * self.senses
+
     def targets(self, kind: str, tasks: range) -> np.ndarray:
         """The targets of some tasks, [n] or [S, n]; `kind` is train, validation or test."""
         found = self.segments(kind)
