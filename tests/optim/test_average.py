@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,15 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         TaskAverage(model).load(tmp_path)
     with pytest.raises(ValueError, match="differ in shape"):
         TaskAverage(nn.Linear(2, 2)).load_state_dict(TaskAverage(model).state_dict())
+
+
+def test_a_file_that_is_refused_leaves_the_average_as_it_was(tmp_path: Path) -> None:
+    """Its last tensor has another shape; those before it are not taken over."""
+    made = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    TaskAverage(made).save(tmp_path)
+    other = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5))
+    average = TaskAverage(other)
+    before = copy.deepcopy(average.state_dict())
+    with pytest.raises(ValueError, match=r"1\.weight is \(2, 3\) there and \(5, 3\) here"):
+        average.load(tmp_path)
+    assert str(average.state_dict()) == str(before)

@@ -57,3 +57,21 @@ def test_a_rate_set_in_a_group_reaches_both_and_state_survives_a_round_trip() ->
         group["lr"] = 0.0
     take_steps(model, [optimizer], 1)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_group_that_is_added_later_is_split_and_stepped_too() -> None:
+    """As when a head is unfrozen; a group's own settings go to the rule that has them."""
+    model, head = make_model(), torch.nn.Linear(5, 2)
+    optimizer = MuonAdamW(model.named_parameters(), lr=0.01, momentum=0.8)
+    named = [(f"head.{name}", p) for name, p in head.named_parameters()]
+    optimizer.add_param_group({"params": named, "lr": 0.05, "betas": (0.7, 0.9)})
+    muon, adamw = optimizer.param_groups[-2:]
+    assert (muon["rule"], muon["param_names"]) == ("muon", ["head.weight"])
+    assert (adamw["rule"], adamw["param_names"]) == ("adamw", ["head.bias"])
+    assert (muon["lr"], muon["momentum"], adamw["betas"]) == (0.05, 0.8, (0.7, 0.9))
+    assert "betas" not in muon
+    assert "momentum" not in adamw
+    before = [p.detach().clone() for p in head.parameters()]
+    head(torch.ones(3, 5)).square().sum().backward()
+    optimizer.step()
+    assert all(not torch.equal(a, b) for a, b in zip(before, head.parameters(), strict=True))

@@ -153,3 +153,11 @@ def test_priming_knows_which_weights_matter(name: str, task: int) -> None:
     assert known.float().mean() > 0.1
     assert torch.corrcoef(logs)[0, 1] > 0.6
     assert 0.02 < (primed[known] / trained[known]).median() < 1
+
+
+def test_a_loss_of_other_parameters_is_refused() -> None:
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    optimizer = ContinualAdamW(other.parameters())
+    with pytest.raises(ValueError, match="depends on no parameter of the optimizer"):
+        prime(model, [torch.ones(3, 2)], lambda model, x: model(x).sum(), optimizer)
+    assert not optimizer.state

@@ -410,3 +410,31 @@ def test_time_that_is_restarted_begins_anew_for_nadam_too() -> None:
         p.grad = torch.ones(3)
         each.step()
     assert torch.equal(kept, fresh)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "message"),
+    [
+        (MoFO, {"fraction": 7.0}, "Invalid fraction: 7.0"),
+        (UPGD, {"betas": (2.0, 0.9)}, r"Invalid betas\[0\]: 2.0"),
+        (UPGD, {"noise": -1.0}, "Invalid noise: -1.0"),
+        (UPGD, {"utility_decay": 1.0}, "Invalid utility_decay: 1.0"),
+        (BAdam, {"width": 0.0}, "Invalid width: 0.0"),
+        (BAdam, {"examples": -1.0}, "Invalid examples: -1.0"),
+    ],
+)
+def test_settings_of_a_group_are_checked_whenever_it_comes(kind, wrong, message: str) -> None:
+    first, later = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    for make in (
+        lambda: kind([first], **wrong),
+        lambda: kind([{"params": [first], **wrong}]),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
+    optimizer = kind([first])
+    with pytest.raises(ValueError, match=message):
+        optimizer.add_param_group({"params": [later], **wrong})
+    assert len(optimizer.param_groups) == 1
+    optimizer.add_param_group({"params": [later]})
+    later.grad = torch.ones(2)
+    optimizer.step()

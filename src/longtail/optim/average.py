@@ -218,6 +218,7 @@ class TaskAverage:
         told = json.loads(header.metadata["average"])
         if told["kind"] != self.kind:
             raise TensorFileError(f"it is one of kind {told['kind']!r}, not {self.kind!r}")
+        found = []  # all of it is looked at before any of it is taken over
         for i, name in enumerate(self._names):
             entry = header.entries.get(name)
             if entry is None:
@@ -225,9 +226,12 @@ class TaskAverage:
             if entry.shape != tuple(self._average[i].shape):
                 here = tuple(self._average[i].shape)
                 raise TensorFileError(f"{name} is {entry.shape} there and {here} here")
+            found.append((i, entry, counted(told["counts"][name])))
+        started = bool(told["started"])
+        for i, entry, count in found:
             self._average[i].copy_(read_tensor(opened, entry))
-            self._counts[i] = counted(told["counts"][name])
-        self._started = bool(told["started"])
+            self._counts[i] = count
+        self._started = started
 
 
 def average_path(path: str | os.PathLike[str]) -> Path:

@@ -69,6 +69,7 @@ class BAdam(DrawingOptimizer):
     """
 
     stream = "badam"
+    not_negative = ("examples",)
     elementwise = True
 
     def __init__(
@@ -85,10 +86,6 @@ class BAdam(DrawingOptimizer):
         lead: tuple[int, ...] = (),
         seed: Seed = 0,
     ) -> None:
-        if not 0 < width < math.inf:
-            raise ValueError(f"Invalid width: {width}, it must be above zero")
-        if not 0 <= examples < math.inf:
-            raise ValueError(f"Invalid examples: {examples}, it must be zero or more")
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -102,6 +99,11 @@ class BAdam(DrawingOptimizer):
             "drawn": False,  # whether the parameters are a draw, or the means
         }
         super().__init__(params, defaults)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
+        if not 0 < group["width"] < math.inf:
+            raise ValueError(f"Invalid width: {group['width']}, it must be above zero")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore

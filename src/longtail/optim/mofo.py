@@ -66,13 +66,16 @@ class MoFO(ContinualAdamW):
         lead: tuple[int, ...] = (),
         **settings: Any,
     ) -> None:
+        self._own = {"fraction": fraction, "lead": len(lead)}
+        _check_fraction(fraction)
         super().__init__(params, lr, betas, eps, weight_decay, **settings)
-        self.defaults |= {"fraction": fraction, "lead": len(lead)}
-        for group in self.param_groups:
-            group.setdefault("fraction", fraction)
-            group.setdefault("lead", len(lead))
-            if not 0 < group["fraction"] <= 1:
-                raise ValueError(f"Invalid fraction: {group['fraction']}, not in (0, 1]")
+        self.defaults |= self._own
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, with a fraction of its own or the one of all groups."""
+        whole = {**getattr(self, "_own", self.defaults), **param_group}
+        _check_fraction(whole["fraction"])
+        super().add_param_group(whole)
 
     @light_step
     @_use_grad_for_differentiable
@@ -94,6 +97,11 @@ class MoFO(ContinualAdamW):
                 keep = largest(self.state[p]["exp_avg"], group["fraction"], group["lead"])
                 p.copy_(torch.where(keep, p, before))
         return loss
+
+
+def _check_fraction(fraction: float) -> None:
+    if not 0 < fraction <= 1:
+        raise ValueError(f"Invalid fraction: {fraction}, not in (0, 1]")
 
 
 def largest(m: Tensor, fraction: float, lead: int) -> Tensor:

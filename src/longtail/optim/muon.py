@@ -12,6 +12,9 @@ import torch
 from torch.optim import AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
+# The arguments that one of the two has and the other has not.
+OWN = {"muon": ("momentum", "nesterov", "ns_steps", "adjust_lr_fn"), "adamw": ("betas", "eps")}
+
 
 class MuonAdamW(Optimizer):
     """``torch.optim.Muon`` on parameters of two dimensions, ``torch.optim.AdamW`` on the others.
@@ -43,19 +46,33 @@ class MuonAdamW(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
-        muon = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps}
-        options = {
-            "muon": {**muon, "adjust_lr_fn": adjust_lr_fn},
-            "adamw": {"betas": betas, "eps": eps},
+        defaults = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+            "betas": betas,
+            "eps": eps,
         }
-        split: list[dict[str, Any]] = []
-        for group in self.param_groups:
-            for rule in ("muon", "adamw"):
-                own = [p for p in group["params"] if (p.dim() == 2) == (rule == "muon")]
-                if own:
-                    split.append({**group, "params": own, "rule": rule, **options[rule]})
-        self.param_groups = split
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, split into its matrices and all else."""
+        super().add_param_group(param_group)
+        whole = self.param_groups.pop()
+        names = whole.get("param_names", [None] * len(whole["params"]))
+        for rule, other in (("muon", "adamw"), ("adamw", "muon")):
+            pairs = zip(whole["params"], names, strict=True)
+            own = [(p, name) for p, name in pairs if (p.dim() == 2) == (rule == "muon")]
+            if not own:
+                continue
+            part = {key: value for key, value in whole.items() if key not in OWN[other]}
+            part |= {"params": [p for p, _ in own], "rule": rule}
+            if "param_names" in whole:
+                part["param_names"] = [name for _, name in own]
+            self.param_groups.append(part)
         self._share()
 
     def _share(self) -> None:

@@ -4,6 +4,9 @@ The numbers are a function of seed, name, the parameter's place in its group, an
 
     normal(n, seed, name, place, step)
 
+So an optimizer that begins every task anew (the policy ``reset``, or `restart_time`) draws the same
+noise in every task: its counts begin anew too.
+
 With ``capturable`` the count of steps is a tensor beside the parameter, and nothing that a step
 does depends on a number that the host would have to read: it can be captured in a CUDA graph.
 """
@@ -72,7 +75,7 @@ class Noise:
         self._streams: dict[Hashable, NormalStreams] = {}
 
     def draw(self, members: Sequence[Member], group: Group) -> list[Tensor]:
-        """Those of the steps that the parameters are at."""
+        """The noise of the step that each parameter is at, in the parameter's shape."""
         params = [member.param for member in members]
         device, lead = params[0].device, group["lead"]
         sizes = [math.prod(p.shape[lead:]) for p in params]
@@ -91,7 +94,10 @@ class Noise:
     def _of(
         self, sizes: list[int], places: list[int], seed: Any, device: torch.device
     ) -> NormalStreams:
-        """Kept: a captured step reads them where they are. They keep their seed, hence its id."""
+        """The streams of these sizes, cached: a captured step reads them at fixed addresses.
+
+        A cached stream holds its seed tensor, so no other tensor can get the same id.
+        """
         named = id(seed) if isinstance(seed, Tensor) else seed
         key = (tuple(sizes), tuple(places), named, device)
         if key not in self._streams:
@@ -109,20 +115,30 @@ class DrawingOptimizer(Optimizer):
     """An optimizer whose steps draw noise, in the name of `stream`."""
 
     stream: str
+    not_negative: tuple[str, ...] = ()  # settings of its own that must be zero or more
 
     def __init__(self, params: ParamsT, defaults: Group) -> None:
-        betas = defaults["betas"]
+        self._check(defaults)
+        super().__init__(params, defaults)
+        self._noise = Noise(self.stream)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group, whose own settings are checked as the constructor checks its own."""
+        self._check({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+
+    def _check(self, group: Group) -> None:
+        """Refuse settings that make no sense, with their name and value."""
+        betas = group["betas"]
         if not isinstance(betas, Sequence) or len(betas) != 2:
             raise ValueError(f"Invalid betas: {betas}, two are needed")
         for i, beta in enumerate(betas):
             if not 0 <= beta < 1:
                 raise ValueError(f"Invalid betas[{i}]: {beta}, not in [0, 1)")
-        for name in ("lr", "eps", "weight_decay"):
-            value = defaults[name]
+        for name in ("lr", "eps", "weight_decay", *self.not_negative):
+            value = group[name]
             if not isinstance(value, Tensor) and not 0 <= value < math.inf:  # nobody waits for it
                 raise ValueError(f"Invalid {name}: {value}, it must be zero or more")
-        super().__init__(params, defaults)
-        self._noise = Noise(self.stream)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

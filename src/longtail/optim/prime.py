@@ -84,6 +84,8 @@ def prime(
         raise ValueError("Invalid batches: there are none")
     weight = number if count is None else count
     past = {p: v.div_(number) for p, v, any_ in zip(parameters, squares, seen, strict=True) if any_}
+    if not past:
+        raise ValueError("Invalid loss: it depends on no parameter of the optimizer")
     _include(inner, past, weight)
     return max(int(inner.state[p]["past_steps"]) for p in past)
 

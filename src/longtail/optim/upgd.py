@@ -9,13 +9,16 @@ life. This is the form with Adam's moments, which the authors use with Adam-size
 ``adaptive=False`` it is the paper's Algorithm 1, θ ← (1 - γ λ) θ - γ (g + ξ) (1 - Ū), without m
 and v. The factor 2 gives a weight of no utility, Ū = 1/2, the step that Adam would make.
 
+Where no weight is useful, max û ≤ 0, we take the smallest positive number for the maximum, so that
+all harmful weights move freely, Ū = 0. Divided by a negative maximum, as the formula has it, the
+most harmful weight would count as the most useful one.
+
 The noise is a function of seed, parameter and step, so that a resumed run and a replica in a stack
 see what the single run sees.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -60,6 +63,7 @@ class UPGD(DrawingOptimizer):
     """
 
     stream = "upgd"
+    not_negative = ("noise",)
     elementwise = True  # replicas do not meet: a stack says which dimension they are
 
     def __init__(
@@ -77,10 +81,6 @@ class UPGD(DrawingOptimizer):
         lead: tuple[int, ...] = (),
         seed: Seed = 0,
     ) -> None:
-        if not 0 <= utility_decay < 1:
-            raise ValueError(f"Invalid utility_decay: {utility_decay}, not in [0, 1)")
-        if not 0 <= noise < math.inf:
-            raise ValueError(f"Invalid noise: {noise}, it must be zero or more")
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -94,6 +94,11 @@ class UPGD(DrawingOptimizer):
             "seed": seed,
         }
         super().__init__(params, defaults)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
+        if not 0 <= group["utility_decay"] < 1:
+            raise ValueError(f"Invalid utility_decay: {group['utility_decay']}, not in [0, 1)")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore
