@@ -238,3 +238,60 @@ def ScoreMatrixOf(final: list[float]) -> ScoreMatrix:
         m.record(j, {j: final[j]})
     m.record(len(final) - 1, dict(enumerate(final)))
     return m
+
+
+def test_a_score_that_is_entered_again_takes_the_place_of_the_first() -> None:
+    """As in a loop that scores a task alone and then all tasks so far."""
+    m = ScoreMatrix([10, 10, 10])
+    m.record(0, {0: 0.9})
+    m.record(0, {0: 0.1})
+    m.record(1, {1: 0.5})
+    m.record(1, {0: 0.8, 1: 0.6})
+    m.record(1, {0: 0.2})
+    m.record(2, ([0, 1, 2], [0.1, 0.5, 0.7]))
+    once = ScoreMatrix([10, 10, 10])
+    once.record(0, {0: 0.1})
+    once.record(1, {0: 0.2, 1: 0.6})
+    once.record(2, {0: 0.1, 1: 0.5, 2: 0.7})
+    assert summary(m) == summary(once)
+    assert summary(m)["FGT"] == pytest.approx(0.1)
+
+
+def test_replicas_refuse_a_second_score_since_the_first_may_have_been_the_best() -> None:
+    m = ScoreMatrix([10, 10])
+    m.record(0, ([0], np.array([[0.9], [0.8]])))
+    m.record(1, ([0, 1], np.array([[0.5, 0.6], [0.5, 0.6]])))
+    before = summary(m)
+    with pytest.raises(ValueError, match="task 0 has scores from after task 1 already"):
+        m.record(1, ([0], np.array([[0.9], [0.9]])))
+    assert all((summary(m)[name] == before[name]).all() for name in before)
+
+
+@pytest.mark.parametrize(
+    ("after", "scores", "message"),
+    [
+        (0, {1.9: 0.7}, "Invalid tasks"),
+        (0, {"0": 0.7}, "Invalid tasks"),
+        (1, ([0, 0], [0.1, 0.2]), "one of them stands there twice"),
+        (0.5, {0: 0.1}, "Invalid after: 0.5"),
+        (1.0, ([1], [0.1]), "Invalid after: 1.0"),
+        (0, [0.1, 0.2, 0.3], "neither a dict nor"),
+    ],
+)
+def test_what_is_no_index_of_a_task_is_refused_and_leaves_nothing(after, scores, message) -> None:
+    m = ScoreMatrix([10, 10])
+    with pytest.raises(ValueError, match=message):
+        m.record(after, scores)
+    assert np.isnan(m.last).all()
+    assert not m.rows
+
+
+def test_sizes_and_choices_are_not_rounded() -> None:
+    for sizes in ([1.5, 2.5], ["a", "b"], [float("nan"), 1.0]):
+        with pytest.raises(ValueError, match="Invalid test_sizes"):
+            ScoreMatrix(sizes)
+    m = ScoreMatrix([10.0, 10.0])
+    m.record(0, {0: 0.5})
+    for chosen in ([1], np.array([0, 1]), np.array([True])):
+        with pytest.raises(ValueError, match="Invalid chosen"):
+            summary(m, chosen)

@@ -48,7 +48,7 @@ class ScoreMatrix:
     """
 
     def __init__(self, test_sizes: Any, higher_is_better: bool = True, trained: Any = None) -> None:
-        self.test_sizes = np.asarray(test_sizes, dtype=np.int64)
+        self.test_sizes = _whole_numbers(test_sizes, "test_sizes")
         self.higher_is_better = higher_is_better
         count = len(self.test_sizes)
         self.trained = np.ones(count, bool) if trained is None else np.asarray(trained, dtype=bool)
@@ -71,13 +71,25 @@ class ScoreMatrix:
     def record(self, after: int, scores: Scores) -> None:
         """Enter scores measured after learning task ``after``.
 
+        A score that is entered again takes the place of the one before.
+
         Args:
             after: index of the task just learned, from zero.
             scores: ``{task: score}``, or task indices and an array ``[*lead, len(indices)]``.
+
+        Raises:
+            ValueError: an index is none of a task, or the scores do not fit the indices or what
+                was recorded before; nothing is entered then.
         """
-        if not isinstance(scores, Mapping) and self._record_own(after, *scores):
-            return
-        tasks, values = self._read(after, scores)
+        if not isinstance(after, int | np.integer) or not 0 <= after < len(self):
+            raise ValueError(f"Invalid after: {after}, there are {len(self)} tasks")
+        if not isinstance(scores, Mapping):
+            if not isinstance(scores, tuple | list) or len(scores) != 2:
+                raise ValueError(f"Invalid scores: {scores!r}, neither a dict nor (tasks, values)")
+            if self._record_own(after, *scores):
+                return
+        tasks, values = self._read(scores)
+        again = tasks[(tasks <= after) & self._entered(after, tasks)]
         self._has_own[tasks[tasks == after]] = True
         self.own[..., tasks[tasks == after]] = values[..., tasks == after]
         newer = np.flatnonzero(self._last_after[tasks] <= after)
@@ -94,6 +106,32 @@ class ScoreMatrix:
         # a_ii alone is in `own`: thousands of rows of one entry would only be slow to save
         if after == 0 or after == self._row or (tasks != after).any():
             self._add_row(after, tasks, values)
+        if len(again):
+            self._find_best(again)
+
+    def _entered(self, after: int, tasks: np.ndarray) -> np.ndarray:
+        """For each of these tasks whether it has a score from after that one."""
+        known = self._last_after[tasks] == after
+        known |= (tasks == after) & self._has_own[tasks]
+        if after in self.rows:
+            known |= np.isin(tasks, self.rows[after][0])
+        if self.lead and known.any():
+            # What the new score takes the place of may be the best one, and rows are not kept.
+            raise ValueError(
+                f"Invalid scores: task {tasks[known][0]} has scores from after task {after} "
+                "already, which replicas cannot enter again"
+            )
+        return known
+
+    def _find_best(self, tasks: np.ndarray) -> None:
+        """The best scores of these tasks, from all that is kept."""
+        better = np.fmax if self.higher_is_better else np.fmin
+        for task in tasks:
+            found = [self.own[task]] if self._has_own[task] else []
+            for after, (row, values) in self.rows.items():
+                found += values[row == task].tolist() if after >= task else []
+            nan = any(np.isnan(found))
+            self.best[task] = np.nan if nan else better.reduce(found)
 
     def _record_own(self, after: int, tasks: Any, values: Any) -> bool:
         """The first score of a task, a_ii: once per task, so it must cost next to nothing."""
@@ -108,18 +146,18 @@ class ScoreMatrix:
         self._last_after[after] = after
         return True
 
-    def _read(self, after: int, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, scores: Scores) -> tuple[np.ndarray, np.ndarray]:
         if isinstance(scores, Mapping):
             indices: Any = list(scores)
             values = np.stack([_array(scores[i]) for i in indices], axis=-1) if indices else []
         else:
             indices, values = scores
-        tasks, values = _array(indices).astype(np.int64), _array(values)
-        if not 0 <= after < len(self):
-            raise ValueError(f"Invalid after: {after}, there are {len(self)} tasks")
+        tasks, values = _whole_numbers(indices, "tasks"), _array(values)
         if len(tasks) and not (tasks.min() >= 0 and tasks.max() < len(self)):
             wrong = tasks[(tasks < 0) | (tasks >= len(self))][0]
             raise ValueError(f"Invalid task: {wrong}, there are {len(self)} tasks")
+        if len(np.unique(tasks)) != len(tasks):
+            raise ValueError(f"Invalid tasks: {tasks.tolist()}, one of them stands there twice")
         if values.shape[-1:] != tasks.shape:
             raise ValueError(f"Invalid scores: {values.shape} for {len(tasks)} tasks")
         if self.lead is None and len(tasks):
@@ -176,7 +214,12 @@ def summary(m: ScoreMatrix, chosen: np.ndarray | None = None) -> dict[str, Any]:
 
     Over all tasks, or those that ``chosen [T]`` says.
     """
-    return _summary(m, np.ones(len(m), bool) if chosen is None else chosen)
+    chosen = np.ones(len(m), bool) if chosen is None else np.asarray(chosen)
+    if chosen.dtype != bool or chosen.shape != (len(m),):
+        raise ValueError(
+            f"Invalid chosen: {chosen!r}, not True or False for each of {len(m)} tasks"
+        )
+    return _summary(m, chosen)
 
 
 def curve(m: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:
@@ -268,6 +311,16 @@ def _span(numbers: np.ndarray) -> Any:
 
 def _lead(m: ScoreMatrix) -> tuple[int, ...]:
     return m.lead or ()
+
+
+def _whole_numbers(values: Any, name: str) -> np.ndarray:
+    """Indices or sizes as int64; what is no whole number is refused and not rounded."""
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    with np.errstate(invalid="ignore"):
+        found = array.astype(np.int64) if array.dtype.kind in "iuf" or not array.size else None
+    if found is None or (found != array).any():
+        raise ValueError(f"Invalid {name}: {values!r}, these are no whole numbers")
+    return found
 
 
 def _array(values: Any) -> np.ndarray:
