@@ -378,3 +378,18 @@ def test_a_buffer_without_room_is_refused(name: str, size: int) -> None:
 def test_a_weight_that_is_no_weight_is_refused(setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"Invalid {setting}: {value}"):
         DERPlusPlus(mlp(), CLASSIFICATION, **{setting: value})
+
+
+def test_derpp_stores_outputs_with_the_examples_that_they_are_of() -> None:
+    method = DERPlusPlus(mlp(), CLASSIFICATION, buffer=10)
+    x, y = data()[torch.arange(8)]
+    with pytest.raises(ValueError, match=r"call loss\(\) before observe\(\)"):
+        method.observe((x, y))
+    method.loss((x, y)).backward()
+    with pytest.raises(
+        ValueError, match=r"observe\(\) got 5 examples and the last loss\(\) was of 8"
+    ):
+        method.observe((x[:5], y[:5]))
+    assert not len(method.buffer)
+    method.observe((x, y))
+    assert len(method.buffer) == 8

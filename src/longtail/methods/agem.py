@@ -62,7 +62,9 @@ class AGEM(Method):
     def after_backward(self) -> None:
         if self.reference is None:
             return
-        references = torch.autograd.grad(self.reference, self.parameters, materialize_grads=True)
+        live = [p for p in self.parameters if p.requires_grad]  # some may have been frozen since
+        found = iter(torch.autograd.grad(self.reference, live, materialize_grads=True))
+        references = [next(found) if p.requires_grad else p.detach() for p in self.parameters]
         self.reference = None
         count = len(self.groups[0])
         for i, group in enumerate(self.groups):
@@ -74,6 +76,7 @@ class AGEM(Method):
         self.reference = None  # left where a step was skipped, of which it is no part any more
 
     def end_task(self, train: Examples | None) -> None:
+        self.refuse_unfrozen()
         self.buffer.add_task(train)
 
     def state_dict(self) -> dict[str, Any]:

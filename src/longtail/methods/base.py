@@ -67,6 +67,7 @@ class Method:
         self.model, self.objective, self.seed = model, objective, seed
         self.settings: Any = self.Settings(**settings)
         self.lead = lead_of(model)
+        self.frozen = {id(p): name for name, p in model.named_parameters() if not p.requires_grad}
         if self.draws:
             self.check_seed()
         self.outputs: Outputs = None
@@ -83,6 +84,17 @@ class Method:
         copies = self.lead[1] if self.lead else None
         if seeds != copies:
             raise ValueError(f"The model has {copies} replicas and the method {seeds} seeds")
+
+    def refuse_unfrozen(self) -> None:
+        """For methods that guard weights: those that were frozen when it was made have no guard."""
+        if not self.frozen:
+            return
+        for p in self.model.parameters():
+            if p.requires_grad and id(p) in self.frozen:
+                raise ValueError(
+                    f"{self.frozen[id(p)]} was frozen when {type(self).__name__} was made and is "
+                    "trained now: make the method first, and freeze what is not to be trained yet"
+                )
 
     def loss(self, batch: Batch) -> Tensor:
         """The scalar to call `backward` on."""

@@ -69,6 +69,15 @@ class DERPlusPlus(Method):
         )
 
     def observe(self, batch: Batch) -> None:
+        if self.outputs is None:
+            raise ValueError("DER++ stores what the model answered: call loss() before observe()")
+        if isinstance(self.outputs, Tensor) and self.row_weights is None:  # else it was padded
+            answered = self.outputs.shape[len(self.lead)]
+            if answered != size_of(batch):
+                raise ValueError(
+                    f"DER++ stores what the model answered: observe() got {size_of(batch)} "
+                    f"examples and the last loss() was of {answered}"
+                )
         remember = self.objective.remember
         self.buffer.add(*batch, remember(self.outputs) if remember else self.outputs)
 

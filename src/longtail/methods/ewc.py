@@ -58,6 +58,7 @@ class EWC(QuadraticPenalty):
     def end_task(self, train: Examples | None) -> None:
         if train is None:
             return
+        self.refuse_unfrozen()
         cap, chosen = self.settings.fisher_cap, None
         if 0 < cap < len(train):
             chosen = permutation(len(train), self.seed, "fisher", self.tasks)[..., :cap]

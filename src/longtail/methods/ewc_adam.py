@@ -40,6 +40,7 @@ class EWCAdam(QuadraticPenalty):
     def end_task(self, train: Examples | None) -> None:
         if train is None:
             return
+        self.refuse_unfrozen()
         found = {
             id(p): second_moment(state, group) for p, state, group in states(self, "exp_avg_sq")
         }

@@ -49,5 +49,6 @@ class EWCPlusPlus(QuadraticPenalty):
     def end_task(self, train: Examples | None) -> None:
         if train is None:
             return
+        self.refuse_unfrozen()
         torch._foreach_copy_(self.sum_F, self.running_F)
         torch._foreach_copy_(self.anchor, self.weights)

@@ -14,7 +14,7 @@ during the pass: dropout is off and BatchNorm's statistics stay where they are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear
 from torch.utils import _pytree as pytree
 
-from longtail.replicas import Replicas, lead_of, linear_chain, parameter_groups
+from longtail.replicas import Replicas, lead_of, linear_chain
 from longtail.support.eval_mode import evaluation_mode
 from longtail.tasks import Batch, Examples, Objective
 from longtail.tasks.examples import read
@@ -42,8 +42,24 @@ def check_kind(fisher: str) -> None:
         raise ValueError(f"Invalid fisher: {fisher!r}, not 'example', 'batch' or 'batch_sum'")
 
 
+class _Member(NamedTuple):
+    """One model of a stack, or the plain one."""
+
+    module: nn.Module
+    modules: list[nn.Module]  # all that were in it when the Fisher object was made
+    chain: list[nn.Module] | None
+    parameters: list[nn.Parameter]  # that were trainable then
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _Member:
+        trained = [p for p in module.parameters() if p.requires_grad]
+        return cls(module, list(module.modules()), _plain_chain(module), trained)
+
+
 class Fisher:
-    """Estimates the Fisher information of every trainable parameter of a model.
+    """Estimates the Fisher information of the parameters that are trainable when it is made.
+
+    One that is frozen later has none from the tasks that leave it as it is.
 
     Args:
         model: a plain module, or `Replicas`.
@@ -60,7 +76,7 @@ class Fisher:
         self.lead = lead_of(model)[1:]
         members = model.members if isinstance(model, Replicas) else [model]
         # Walking through a small model for its parameters takes as long as some of its kernels.
-        self.members = [(m, _plain_chain(m), list(m.parameters())) for m in members]
+        self.members = [_Member.of(m) for m in members]
 
     def __call__(self, examples: Examples, chosen: Tensor | None = None) -> list[Tensor]:
         """From all examples, or from the rows `chosen` [*lead, n]; in the parameters' order."""
@@ -69,30 +85,29 @@ class Fisher:
             if self.kind != "example":
                 return self._per_batch(examples, chosen, n)
             found: list[Tensor] = []
-            for member, chain, parameters in self.members:
-                found += self._of(member, chain, parameters, examples, chosen, n)
+            for member in self.members:
+                found += self._of(member, examples, chosen, n)
             return found
 
     def _per_batch(self, examples: Examples, chosen: Tensor | None, n: int) -> list[Tensor]:
-        parameters = [p for group in parameter_groups(self.model) for p in group]
+        parameters = [p for member in self.members for p in member.parameters]
         total = [torch.zeros_like(p) for p in parameters]
+        live = [i for i, p in enumerate(parameters) if p.requires_grad]
+        asked, squared = ([tensors[i] for i in live] for tensors in (parameters, total))
         for inputs, targets in self._batches(examples, chosen, n, BATCH):
             losses = self.objective.loss(self.model(inputs), targets)
-            grads = torch.autograd.grad(losses.mean(-1).sum(), parameters, materialize_grads=True)
+            grads = torch.autograd.grad(losses.mean(-1).sum(), asked, materialize_grads=True)
             share = 1.0 if self.kind == "batch_sum" else losses.shape[-1] / n
-            torch._foreach_addcmul_(total, grads, grads, share)
+            torch._foreach_addcmul_(squared, grads, grads, share)
         return total
 
     def _of(
-        self,
-        member: nn.Module,
-        chain: list[nn.Module] | None,
-        parameters: list[nn.Parameter],
-        examples: Examples,
-        chosen: Tensor | None,
-        n: int,
+        self, known: _Member, examples: Examples, chosen: Tensor | None, n: int
     ) -> list[Tensor]:
-        total = {id(p): torch.zeros_like(p) for p in parameters if p.requires_grad}
+        member, modules, chain, parameters = known
+        if list(member.modules()) != modules:  # the model has grown
+            chain = _plain_chain(member)
+        total = {id(p): torch.zeros_like(p) for p in parameters}
         size = CHUNK if chain else max(1, NUMBERS // sum(map(Tensor.numel, parameters)))
         for batch in self._batches(examples, chosen, n, size):
             if chain is not None and _one_row_each(chain, batch[0], len(self.lead)):
@@ -152,7 +167,10 @@ def _add_closed_form(
     deltas = torch.autograd.grad(objective.loss(h, targets).sum(), outs)
     for layer, a, delta in zip(layers, ins, deltas, strict=True):
         squared = delta.square()
-        weight, bias = total.get(id(layer.weight)), total.get(id(layer.bias))
+        weight, bias = (
+            total.get(id(p)) if p is not None and p.requires_grad else None
+            for p in (layer.weight, layer.bias)
+        )
         if weight is not None:
             add = torch.Tensor.addmm_ if weight.dim() == 2 else torch.Tensor.baddbmm_
             add(weight, squared.transpose(-1, -2), a.square(), alpha=1 / n)
@@ -161,7 +179,10 @@ def _add_closed_form(
 
 
 def _linear(layer: nn.Linear, h: Tensor) -> Tensor:
-    """The layer's output, differentiable in itself and not in the weights."""
+    """The layer's output with detached weights.
+
+    It requires gradients, so that autograd gives that with respect to the output alone.
+    """
     weight, bias = layer.weight.detach(), layer.bias
     if weight.dim() == 2:
         out = linear(h, weight, None if bias is None else bias.detach())
@@ -193,7 +214,7 @@ def _add_vmapped(
     with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be batched: one call per example
         grads = squares(trainable, fixed, *batch)
     for name, p in member.named_parameters():
-        if p.requires_grad:
+        if p.requires_grad and id(p) in total:
             # not in place: of a parameter without a part in the loss it is one zero, expanded
             total[id(p)].add_(grads[name].square().sum(1 if stacked else 0), alpha=1 / n)
 

@@ -45,5 +45,6 @@ class L2(Anchored):
     def end_task(self, train: Examples | None) -> None:
         if train is None:
             return
+        self.refuse_unfrozen()
         torch._foreach_copy_(self.anchor, self.weights)
         self.pull.fill_(2 * self.settings.strength)

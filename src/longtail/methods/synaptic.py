@@ -75,6 +75,7 @@ class SynapticIntelligence(QuadraticPenalty):
     def end_task(self, train: Examples | None) -> None:
         if train is None:
             return
+        self.refuse_unfrozen()
         way = torch._foreach_sub(self.weights, self.anchor)
         torch._foreach_mul_(way, way)
         torch._foreach_add_(way, self.settings.damping)
