@@ -390,3 +390,11 @@ def test_importing_longtail_loads_nothing_heavy() -> None:
     assert run.returncode == 0, run.stderr
     loaded = set(eval(run.stdout)) - set(sys.stdlib_module_names)
     assert loaded <= {"longtail", "torch", "numpy"}
+
+
+def test_a_group_that_is_refused_is_not_there() -> None:
+    first, later = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = ContinualAdamW([first])
+    with pytest.raises((TypeError, ValueError)):
+        optimizer.add_param_group({"params": [later], "tasks_seen": "x"})
+    assert len(optimizer.param_groups) == 1

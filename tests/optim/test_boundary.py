@@ -15,11 +15,12 @@ from helpers.optimizers import (
     states,
     train,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 import longtail
 from longtail import ContinualAdam, ContinualAdamW, end_task
+from longtail.optim import reset
 
 
 @pytest.fixture(params=IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
@@ -286,3 +287,18 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
     assert state["past_steps"] == 4
     assert state["step"] == 0
     assert optimizer.param_groups[0]["tasks_seen"] == 2
+
+
+def test_an_old_checkpoint_whose_counts_are_numbers_can_be_reset() -> None:
+    model = nn.Linear(3, 2)
+    theirs = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    theirs.step()
+    saved = theirs.state_dict()
+    for state in saved["state"].values():
+        state["step"] = int(state["step"])
+    ours = ContinualAdamW(model.parameters())
+    ours.load_state_dict(saved)
+    assert reset(ours).parameters == 2
+    ours.step()
+    ours.end_task()

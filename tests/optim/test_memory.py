@@ -434,9 +434,65 @@ def test_a_file_that_cannot_be_read_gets_one_sentence(tmp_path: Path, kind: str)
         assert_same(optimizer.state[p].values(), state.values())
 
 
+def rewritten(path: Path, change: Any) -> None:
+    """The file with another header; `change` is given it and its description of the memory."""
+    whole = path.read_bytes()
+    size = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + size])
+    memory = json.loads(header["__metadata__"]["memory"])
+    change(header, memory)
+    header["__metadata__"]["memory"] = json.dumps(memory)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + size :])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda header, memory: header["past_exp_avg_sq/body.bias"].update(shape=[2, 2]),
+            "past_exp_avg_sq/body.bias is 2x2 and not 4",
+        ),
+        (
+            lambda header, memory: header["past_exp_avg_sq/head.weight"].update(shape=[4, 3]),
+            "past_exp_avg_sq/head.weight is 4x3 and not 3x4",
+        ),
+        (lambda header, memory: memory.update(code=None), "its description is damaged"),
+        (lambda header, memory: memory.update(code={"x": 1}), "its description is damaged"),
+        (
+            lambda header, memory: memory.update(code={"per_octave": 0, "offset": 0}),
+            "its description is damaged",
+        ),
+        (
+            lambda header, memory: memory.update(code={"per_octave": float("nan"), "offset": 1}),
+            "its description is damaged",
+        ),
+        (
+            lambda header, memory: memory["parameters"]["body.bias"].update(also=[[1]]),
+            "its description is damaged",
+        ),
+    ],
+)
+def test_a_header_that_contradicts_itself_loads_nothing(
+    tmp_path: Path, change: Any, sentence: str
+) -> None:
+    model = Words()
+    path = save_memory(trained(model), tmp_path, model, dtype="uint8")
+    rewritten(path, lambda *_: None)
+    fresh = ContinualAdamW(model.parameters())
+    load_memory(fresh, path, model, quiet=True)  # the header can be written so
+    rewritten(path, change)
+    fresh = ContinualAdamW(model.parameters())
+    with pytest.raises(ValueError, match=sentence):
+        load_memory(fresh, path, model)
+    assert not any(fresh.state.values())
+
+
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     model = Words()
     optimizer = trained(model)
+    with pytest.raises(ValueError, match="Invalid names: 5, neither a function nor a mapping"):
+        save_memory(optimizer, tmp_path, model, names=5)  # pyright: ignore
     with pytest.raises(ValueError, match=r"Invalid dtype: torch.float16, must be one of 'float32'"):
         save_memory(optimizer, tmp_path, model, dtype=torch.float16)
     with pytest.raises(ValueError, match="Invalid grow: 'max', must be one of 'mean', 'zero'"):

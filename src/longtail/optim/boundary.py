@@ -75,8 +75,11 @@ def reset(optimizer: Any) -> StateEdit:
     count = len(found.state)
     with torch.no_grad():
         for state in found.state.values():
-            for value in state.values():
-                value.zero_()  # in place: graphs and plans point at these
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()  # in place: graphs and plans point at these
+                else:  # a count of steps that an older checkpoint has as a number
+                    state[name] = type(value)(0)
         for group in found.param_groups:
             group["tasks_seen"].zero_()
     return StateEdit(type(found).__name__, count, names, ())

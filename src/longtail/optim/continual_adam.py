@@ -71,7 +71,8 @@ class ContinualAdam(Optimizer):
     and v start again from zero. Counts are kept per parameter, so a head that is trained in some
     tasks only has its own past.
 
-    With ``beta3=0`` and no call of :meth:`end_task` this is :class:`torch.optim.Adam`, bit for bit.
+    With ``beta3=0`` and no call of :meth:`end_task` this is :class:`torch.optim.Adam`, bit for bit
+    (``fused=True`` up to the last digit, as torch's own fused step is to its loop).
 
     Args:
         params: parameters, named parameters or parameter groups, as for any torch optimizer.
@@ -176,10 +177,10 @@ class ContinualAdam(Optimizer):
         group = self.param_groups[-1]
         try:
             _check_settings(group)
-        except (ValueError, RuntimeError):
+            group["tasks_seen"] = _state.task_count(group)
+        except (ValueError, RuntimeError, TypeError):
             self.param_groups.pop()
             raise
-        group["tasks_seen"] = _state.task_count(group)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -281,7 +282,7 @@ class ContinualAdam(Optimizer):
             own, fused = None, None
             if kernels is not None:
                 own = kernels.of(i)
-                if own.whole is not None and own.whole.step_again(self, group):
+                if own.sole is not None and own.sole.step_again(self, group):
                     continue
                 fused = uses_fused(group) or group["fused"]
 
@@ -328,7 +329,7 @@ class ContinualAdam(Optimizer):
                 return
             for i, group in enumerate(self.param_groups):
                 own = kernels.of(i)
-                if own.whole is not None and own.whole.end_task_again(self, group):
+                if own.sole is not None and own.sole.end_task_again(self, group):
                     continue
                 settings = Settings.of(group, decoupled_weight_decay=self._decoupled_weight_decay)
                 took: list[Tensor | bool] = []

@@ -393,7 +393,7 @@ class _Loading:
             memory = json.loads(header.metadata["memory"])
             records = {
                 name: Record(
-                    (name, *described.get("also", ())),
+                    (name, *map(_named, described.get("also", ()))),
                     tuple(described["shape"]),
                     counted(described["steps"]),
                     counted(described["tasks"]),
@@ -401,8 +401,13 @@ class _Loading:
                 for name, described in memory["parameters"].items()
             }
             counted(memory["tasks"])
+            _check_code(memory.get("code", codes.CODE))
         except DAMAGED:
             raise TensorFileError("its description is damaged") from None
+        for key, entry in header.entries.items():
+            record = records.get(key.partition("/")[2])
+            if record is not None and entry.shape not in (record.shape, (*record.shape, 2)):
+                raise TensorFileError(f"{key} is {_by(entry.shape)} and not {_by(record.shape)}")
         return cls(path, file, header, grow, memory, records)
 
     def match(
@@ -533,6 +538,22 @@ class _Loading:
         return _placed(
             codes.encode(value) if dtype == torch.uint8 else value, parameter, dtype, target
         )
+
+
+def _named(value: Any) -> str:
+    """A name of a parameter that a file has."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no name")
+    return value
+
+
+def _check_code(code: Any) -> None:
+    """Refuse what cannot be the code of a file's bytes, with which `codes.decode` is called."""
+    if not isinstance(code, dict) or code.keys() != codes.CODE.keys():
+        raise ValueError("it names no code that is known")
+    for value in code.values():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e4:
+            raise ValueError(f"{value!r} is no number of a code")
 
 
 def _fit(saved: tuple[int, ...], shape: tuple[int, ...]) -> str | None:

@@ -74,6 +74,9 @@ def aliases_of(
     """
     found = _from_optimizer(optimizer) if model is None else _from_model(optimizer, model)
 
+    if names is not None and not callable(names) and not isinstance(names, Mapping):
+        raise ValueError(f"Invalid names: {names!r}, neither a function nor a mapping of names")
+
     def rename(name: str) -> str:
         if names is None:
             return name
