@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from longtail.cli import main as longtail
@@ -54,9 +55,9 @@ def report(out: Path) -> int:
 
         results = load(out)
         others = [name for name in NAMES if name not in BESIDE]
-        write(results, out, with_figures=others, with_page=False)
+        written = write(results, out, with_figures=others, with_page=False)
         code = writing.wait()
-        show(results, {}, Console(), quiet=False)
+        show(results, replace(written, paths={}), Console(), quiet=False)
     print(f"page: {(out / 'report.html').resolve()}")
     return code
 

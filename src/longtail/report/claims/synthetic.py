@@ -90,7 +90,8 @@ def figure2(rows: Rows) -> list[Claim]:
 def methods(rows: Rows) -> list[Claim]:
     """MC lowers the error of every method, against Adam made anew and, where it has a row, kept.
 
-    And Reservoir with MC is below all other methods.
+    Reservoir with MC is below all other methods, and with Finetune the gap grows with the number of
+    tasks, as Figure 2 has it at one rate for all.
     """
     names = list(dict.fromkeys(r["method"] for r in rows if r["method"] != "multitask"))
     claims = []
@@ -106,7 +107,17 @@ def methods(rows: Rows) -> list[Claim]:
         text = "Reservoir with MC is below every other method, with MC or without"
         numbers: dict[str, Any] = {"reservoir": _rp(best), "best_other": min(map(_rp, others))}
         claims.append(above_all(text, best, others, lower=True, **numbers))
-    return claims
+    return claims + _growth_of_finetune(rows)
+
+
+def _growth_of_finetune(rows: Rows) -> list[Claim]:
+    found = {r["policy"]: r for r in rows if r["method"] == "finetune" and "RP_curve" in r}
+    others = {"reset": "Adam", "carry": KEPT} if "continual" in found else {}
+    return [
+        _gap_grows("Finetune", found["continual"], found[policy], name)
+        for policy, name in others.items()
+        if policy in found
+    ]
 
 
 def _ablation(rows: Rows, setting: str) -> list[Claim]:
