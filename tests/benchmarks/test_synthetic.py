@@ -188,8 +188,9 @@ def test_a_task_of_one_batch_is_made_once():
 def test_tasks_made_together_are_those_made_one_by_one():
     kinds = [settings(setting=kind, tasks=23) for kind in synthetic.SETTINGS]
     alone, together = (SyntheticSequence(kinds, [5, 2]) for _ in range(2))
-    together._blocks = together.blocks(numbers=300, most=6)
-    sizes = [len(block) for block in together._blocks]
+    blocks = together.blocks(numbers=300, most=6)
+    together._blocks = blocks  # as a GPU's sequence has them
+    sizes = [len(block) for block in blocks]
     assert sum(sizes) == 23
     assert max(sizes) == 6
     assert min(sizes) == 1
@@ -205,12 +206,12 @@ def test_tasks_made_together_are_those_made_one_by_one():
 def test_test_examples_that_are_kept_are_those_of_the_chain():
     sequence = SyntheticSequence([SMALL, settings(setting="shift")], [5, 2])
     chain, _ = sequence.tests(6)
-    kept = Kept(sequence._tests[0], len(chain))
+    kept = Kept(chain.parts[0], len(chain))
     for upto in (2, 5, 3, 6):
-        found, expected = kept.upto(sequence._tests[:upto])[:], sequence.tests(upto)[0][:]
+        found, expected = kept.upto(chain.parts[:upto])[:], sequence.tests(upto)[0][:]
         for mine, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(mine, theirs)
-    assert not fits(sequence._tests[0], len(chain))  # on a CPU they are made when they are read
+    assert not fits(chain.parts[0], len(chain))  # on a CPU they are made when they are read
 
 
 def test_captured_steps_read_every_task_at_one_place():
@@ -227,11 +228,12 @@ def test_captured_steps_read_every_task_at_one_place():
         for seed in (3, 4)
     ]
     plain, staged = (build_stack(configs).run for _ in range(2))
-    staged.sequence._place = synthetic.Place(int(staged.sequence.train_sizes[0]))
+    place = synthetic.Place(int(staged.sequence.train_sizes[0]))
+    staged.sequence._place = place  # as a GPU's sequence has it
     staged.take_step = GraphStep(staged, capture=False)
     for run in (plain, staged):
         train(run)
-    assert staged.sequence._place.task is not None
+    assert place.task is not None
     for mine, theirs in zip(staged.parameters, plain.parameters, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
 

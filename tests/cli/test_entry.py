@@ -177,10 +177,26 @@ def test_config_of_a_run_repeats_it(capsys):
         (["run", "toy", "--config", "absent.toml"], "no such file: absent.toml"),
         (["run", "toy", "--device", "tpu9x"], "unknown device 'tpu9x'"),
         (["run", "toy", "--threads", "0"], "threads must be at least 1, got 0"),
+        (["run", "toy", "--threads", "100000"], "threads must be at most "),
+        (["run", "toy", "--device", "meta"], "device 'meta': nothing trains on meta; try cpu"),
+        (["run", "toy", "--out", ""], "argument --out: it must name a folder, got ''"),
+        (["run", "toy", "--out="], "argument --out: it must name a folder, got ''"),
+        (["run", "toy", "--out", "a" * 300], "aaa: cannot be made a folder (File name too long)"),
+        (["study", "mine.toml", "--out", ""], "argument --out: it must name a folder, got ''"),
+        (["report", ".", "--out", ""], "argument --out: it must name a folder, got ''"),
+        (["report", ""], "argument folder: it must name a folder, got ''"),
+        (["report", "a" * 300], "aaa: File name too long"),
         (["run", "toy", "--snapshot-minutes", "-1"], "must not be negative, got -1"),
         (["run", "toy", "extra"], "unexpected argument 'extra'"),
         (["list", "tooy"], "did you mean 'toy'?"),
         (["list", "--tasks"], "need a BENCHMARK"),
+        (["list", "--method", "nope"], "--tasks, --set and --method need a BENCHMARK"),
+        (["list", "toy", "--set", "data.tasks=abc"], "--set data.tasks=abc goes with --tasks"),
+        (["list", "toy", "--tasks", "--method", "nope"], "--method nope goes without --tasks"),
+        (["list", "toy", "--method", "nope"], "unknown method 'nope'"),
+        (["data", "mnist", "--source", "generated"], "--source goes with vqa alone"),
+        (["data", "wsd", "--strict"], "--strict goes with vqa alone: it says nothing to wsd"),
+        (["data", "toy", "--wordnet", "nltk"], "--wordnet goes with wsd alone"),
         (["data", "tooy"], "did you mean 'toy'?"),
         (["data"], "the following arguments are required: BENCHMARK"),
         (["study", "absent.toml"], "absent.toml"),
@@ -194,6 +210,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(args, message, capsys):
         assert message in captured.err
         assert captured.err.count("\n") == 1
         assert captured.out == ""
+    assert list(Path().iterdir()) == []
 
 
 def test_out_that_is_a_file(capsys):
@@ -336,6 +353,11 @@ def test_replicas_are_seeds_in_one_program_and_their_mean(capsys):
     ("args", "message"),
     [
         (["toy", "--replicas", "0"], "--replicas must be at least 1, got 0"),
+        (["toy", "--replicas", "100000000"], "--replicas must be at most 10,000, got 100000000"),
+        (
+            ["toy", "--replicas", "9", "--seed", str(2**63 - 8)],
+            "--replicas: the last seed must be below 2**63, got 9223372036854775800 + 9 - 1",
+        ),
         (["toy", "--replicas", "2", "--log", "wandb"], "`longtail report DIR --log TOOL`"),
         (["nlp5", "--miniature", "--replicas", "2"], "`longtail study FILE` with seeds"),
     ],

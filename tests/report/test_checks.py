@@ -21,6 +21,15 @@ def claims(rows):
     return [{"claim": "mine", "holds": True, "verdict": "holds", "numbers": {}}]
 """
 
+COUNTING = """
+calls = []
+
+def claims(rows):
+    calls.append(rows)
+    claim = f"this is call {len(calls)}"
+    return [{"claim": claim, "holds": True, "verdict": "holds", "numbers": {}}]
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch) -> Path:
@@ -47,6 +56,15 @@ def test_a_check_that_only_the_folder_names_is_not_executed_and_the_page_says_so
     assert any("MC raises RP" in claim for claim in claims_of(folder))  # ours still run
     assert "Not run: runs.evil:claims" in (folder / "report.html").read_text()
     assert "Not run: runs.evil:claims" in capsys.readouterr().out
+
+
+def test_a_report_that_is_shown_runs_each_check_once(folder: Path, capsys):
+    (folder / "evil.py").write_text(COUNTING)
+    assert main(["report", str(folder), "--no-figures", "--no-page", "--trust"]) == 0
+    shown = capsys.readouterr().out
+    assert "holds      this is call 1" in shown
+    assert "call 2" not in shown
+    assert json.loads((folder / "table.json").read_text())["finding"] in shown
 
 
 @pytest.mark.parametrize("flags", [["--trust"], ["--study", "mine.toml"]])

@@ -474,6 +474,16 @@ def test_without_the_extra_there_are_tables(tmp_path: Path, capsys, monkeypatch)
     assert statistics[0]["low"] < statistics[0]["high"]
 
 
+def test_parquet_under_the_name_of_a_folder_is_refused(tmp_path: Path, capsys):
+    pytest.importorskip("pyarrow")
+    write_study(tmp_path / "runs", seeds=1)
+    words = ["--parquet", tmp_path, "--no-page", "--no-figures", "--quiet"]
+    assert report(tmp_path / "runs", *words) == 2
+    assert capsys.readouterr().err == (
+        f"longtail: --parquet {tmp_path}: cannot be written to (Is a directory)\n"
+    )
+
+
 def test_parquet_has_every_score(tmp_path: Path):
     pq = pytest.importorskip("pyarrow.parquet")
     write_study(tmp_path / "runs", seeds=2)

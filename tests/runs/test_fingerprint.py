@@ -15,7 +15,7 @@ from longtail import cli
 from longtail.runs import fingerprint
 from longtail.runs.config import resolve
 from longtail.runs.files import RunFiles
-from longtail.runs.fingerprint import Fingerprint, change, measure
+from longtail.runs.fingerprint import Fingerprint, Watch, change
 from longtail.runs.integrity import check_folder
 
 TOY = ["--tasks", "5", "--zero-shot", "1", "--cap", "20", "--quiet", "--out", "out"]
@@ -187,22 +187,41 @@ def test_a_config_with_a_fingerprint_repeats_the_run(project: Project) -> None:
     )
 
 
-def test_many_files_are_told_by_a_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def declared(project: Project, name: str, paths: list[str]) -> Fingerprint:
+    """The fingerprint of a benchmark that says it reads these files, which are written here."""
+    for path in paths:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(path)
+    text = BENCHMARK.format(file="'weeks.csv'")
+    project.write(
+        name, text.replace("(Settings, build)", f"(Settings, build, files=lambda s: {paths})")
+    )
+    return Watch(resolve(name)).fingerprint()
+
+
+def test_many_files_are_told_by_a_pattern(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fingerprint, "MOST_FILES", 3)
-    paths = []
-    for name in ("a/1.png", "a/2.png", "b/3.png", "c/4.png", "d/[5].png"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(name)
-        paths.append(str(path))
-    (pattern,) = fingerprint._grouped(paths)
-    found = measure(pattern)
+    images = [f"images/{name}.png" for name in ("a/1", "a/2", "b/3", "c/4", "d/[5]")]
+    before = declared(project, "fp_images", images)
+    ((pattern, found),) = before.data.items()
+    assert pattern == str(Path("images", "**", "*.png"))
     assert found["files"] == 5
-    before = Fingerprint({}, {pattern: found})
-    assert change(before, Fingerprint()) is None
-    (tmp_path / "d/[5].png").write_text("another")
-    assert change(before, Fingerprint()) == f"{pattern} has changed"
-    assert fingerprint._grouped([f"x.{i}" for i in range(9)]) == ["*"]
+    now = Fingerprint(before.code)
+    assert change(before, now) is None
+    Path("images/d/[5].png").write_text("another")
+    assert change(before, now) == f"{pattern} has changed"
+
+
+def test_many_files_of_many_kinds_are_told_by_their_folder(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprint, "MOST_FILES", 3)
+    data = declared(project, "fp_parts", [f"parts/x.{i}" for i in range(9)]).data
+    assert {pattern: entry["files"] for pattern, entry in data.items()} == {
+        str(Path("parts", "*")): 9
+    }
 
 
 def test_what_changed_is_said_in_a_few_words() -> None:

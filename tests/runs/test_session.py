@@ -425,11 +425,52 @@ def test_multitask_trains_on_the_union(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["gpu", "cuda:99", "cuda:0" if not torch.cuda.is_available() else "x"]
+    "name", ["gpu", "meta", "cuda:99", "cuda:0" if not torch.cuda.is_available() else "x"]
 )
 def test_unknown_device_is_refused(tmp_path, name):
     with pytest.raises(ValueError, match=name):
-        train_run(small(), tmp_path, RunOptions(quiet=True, device=name))
+        train_run(small(), tmp_path / "run", RunOptions(quiet=True, device=name))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("threads", [100_000, 99_999_999_999])
+def test_more_threads_than_torch_survives_are_refused(threads: int):
+    with pytest.raises(ValueError, match=rf"threads must be at most [\d,]+, got {threads}$"):
+        RunOptions(threads=threads)
+    assert RunOptions(threads=1024).threads == 1024
+
+
+FOLDERS = ("summary.json", "config.toml", "checksums.json", "tasks.json", "model.safetensors")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, name, finished, fresh):
+    if finished:
+        train_run(small(), tmp_path, QUIET)
+        (tmp_path / name).unlink()
+    (tmp_path / name / "inside").mkdir(parents=True)
+    with pytest.raises(ValueError, match=f"{name} is a folder, and a run keeps a file there"):
+        train_run(small(), tmp_path, replace(QUIET, fresh=fresh))
+    assert (tmp_path / name / "inside").is_dir()
+    (tmp_path / name / "inside").rmdir()
+    (tmp_path / name).rmdir()
+    assert train_run(small(), tmp_path, QUIET)["tasks"] == 8
+
+
+def test_a_folder_in_the_place_of_a_snapshot_is_passed_over_and_the_end_is_the_same(tmp_path):
+    train_run(small(), tmp_path / "whole", QUIET)
+    often = RunOptions(quiet=True, snapshot_minutes=0)
+    with pytest.raises(Stopped):
+        train_run(small(), tmp_path / "cut", often, on_step=stop_after(20))
+    newest = max((tmp_path / "cut" / "snapshot").glob("*.pt"))
+    newest.unlink()
+    newest.mkdir()
+    heard = Heard()
+    train_run(small(), tmp_path / "cut", QUIET, reporter=heard)
+    assert "(it is a folder); using the one before it" in heard.named("warn")[0][1]
+    assert content(tmp_path / "cut") == content(tmp_path / "whole")
 
 
 STACK = [

@@ -83,7 +83,12 @@ def replace_by_text(path):
     path.write_text("not a snapshot")
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, flip, replace_by_text])
+def replace_by_folder(path):
+    path.unlink()
+    (path / "inside").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip, replace_by_text, replace_by_folder])
 def test_damaged_snapshot_falls_back_to_the_previous_and_says_so(tmp_path, damage):
     snapshots, said = make(tmp_path)
     snapshots.save(numbered(1))
@@ -110,6 +115,20 @@ def test_what_is_no_snapshot_is_passed_over_though_its_checksum_fits(tmp_path, c
     assert snapshots.load()["value"] == 1
     assert "it is no snapshot" in said[0]
     assert "it cannot be opened" in said[1]
+
+
+def test_folders_in_the_place_of_snapshots_make_room_as_snapshots_do(tmp_path):
+    snapshots, said = make(tmp_path)
+    for value in (1, 2):
+        replace_by_folder(snapshots.save(numbered(value)))
+    assert snapshots.load() is None
+    assert "is damaged (it is a folder); starting from the first task" in said[-1]
+    for value in (3, 4):
+        snapshots.save(numbered(value))
+    assert [path.is_file() for path in snapshots.folder.iterdir()] == [True, True]
+    replace_by_folder(snapshots.files()[-1])
+    snapshots.clear()
+    assert list(snapshots.folder.iterdir()) == []
 
 
 def test_half_written_file_of_a_dead_process_is_ignored(tmp_path):

@@ -72,6 +72,21 @@ def test_what_takes_long_to_begin_is_not_waited_for(
     assert time.monotonic() - began < 60
 
 
+def test_why_nothing_could_be_measured_is_a_line_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sent = tmp_path / "s.toml", []
+    path.write_text(STUDY.format(seeds=[0]))
+    jobs = make_jobs(expand(read_study(path)), tmp_path, stack=False, earlier={})
+
+    def out_of_luck(*_: object) -> None:
+        raise RuntimeError("CUDA error: out of luck")
+
+    monkeypatch.setattr(estimate, "build_run", out_of_luck)
+    estimate._sample_all(SimpleNamespace(send=sent.append), jobs, "cpu")  # pyright: ignore
+    assert sent == [(estimate.kind(jobs[0]), 0.0, "CUDA error: out of luck")]
+
+
 @pytest.mark.parametrize(("method", "batch"), [("finetune", 5000), ("multitask", 100)])
 def test_the_end_of_a_task_is_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, batch: int

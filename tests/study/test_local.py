@@ -140,13 +140,20 @@ def _workers(parent: int) -> list[str]:
     return [line for line in found if "spawn_main" in line]
 
 
-def test_where_a_worker_has_no_group_of_its_own_it_hears_the_terminal_itself(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("own_group", [True, False])
+def test_each_interrupt_is_forwarded_once_and_only_to_workers_with_a_group_of_their_own(
+    own_group: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`os.kill` of Windows ends a process that it sends SIGINT to."""
-    monkeypatch.setattr(local, "OWN_GROUP", False)
-    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a worker was ended"))
+    """Without one, on Windows, a worker hears the terminal itself, and `os.kill` would end it."""
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(local, "OWN_GROUP", own_group)
+    monkeypatch.setattr(os, "kill", lambda *args: sent.append(args))
     stop = local._Stop()
     stop.asked = 1
-    stop.forward([os.getpid()])
-    assert stop._told == 1
+    stop.forward([5, 6])
+    stop.forward([5, 6])  # which they have heard already
+    once = [(5, signal.SIGINT), (6, signal.SIGINT)] if own_group else []
+    assert sent == once
+    stop.asked = 3  # twice more, before the parent had time to forward
+    stop.forward([5, 6])
+    assert sent == once * 3

@@ -30,6 +30,7 @@ from longtail.study.expand import expand, matching
 from longtail.study.file import parse_seeds, read_study
 from longtail.study.jobs import JobOptions, make_jobs
 from longtail.study.local import train_jobs_in_processes
+from longtail.support.files import FolderLock
 from longtail.support.machine import commit
 
 TINY = """
@@ -311,6 +312,7 @@ def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
         ("[resources]\ncpus = 'two'", "resources.cpus must be number, got 'two'"),
         ("[resources]\ncpus = 0", "resources.cpus must be above zero, got 0.0"),
         ("[resources]\ngpus = -1", "resources.gpus must be above zero, got -1.0"),
+        ("[resources]\ncpus = 1e9", "resources.cpus must be at most "),
         ("[resources]\ncpus = nan", "resources.cpus must be above zero, got nan"),
         ("[resources]\ngpus = inf", "resources.gpus must be above zero, got inf"),
         ("[resources]\ncpu = 2", "resources.cpu = 2: unknown key of [resources] 'cpu'"),
@@ -359,6 +361,9 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path, capsys, change, message)
         (["--jobs", "0"], "--jobs must be at least 1, got 0"),
         (["--snapshot-minutes", "-2"], "--snapshot-minutes must not be negative, got -2.0"),
         (["--snapshot-minutes", "nan"], "must not be negative, got nan"),
+        (["--device", "meta"], "device 'meta': nothing trains on meta"),
+        (["--device", "meta", "--dry-run"], "device 'meta': nothing trains on meta"),
+        (["--best"], "--best: [select] of the study file names no seeds to choose by"),
         (["--address", "auto"], "are for --engine ray"),
         (["--log", "tensorbored"], "did you mean 'tensorboard'?"),
         (["--only", "policy=continual,rest"], "unknown policy of --only 'rest'; did you mean"),
@@ -470,6 +475,42 @@ def test_other_seeds_keep_the_finished_runs_and_the_report_says_where_from(tmp_p
     assert study(path, "--out", out, "--seeds", 3, "--no-report") == 0
     assert load(out).state == "2 of 2 runs finished."
     assert load(out).problems[0].startswith("6 runs in this folder are not in its plan.json")
+
+
+def test_seeds_of_a_study_that_ends_just_before_ours_begins_stay_in_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, out = study_file(tmp_path), tmp_path / "out"
+    words = (path, "--out", out, "--quiet", "--no-report")
+
+    class Late(FolderLock):
+        def __enter__(self) -> FolderLock:
+            monkeypatch.setattr(execution, "FolderLock", FolderLock)
+            assert study(*words, "--seeds", "2-3") == 0
+            return super().__enter__()
+
+    monkeypatch.setattr(execution, "FolderLock", Late)
+    assert study(*words) == 0
+    plan = json.loads((out / "plan.json").read_text())
+    assert {entry["seed"] for entry in plan["runs"]} == {0, 1, 2, 3}
+
+
+def test_a_plan_is_shown_while_another_process_holds_the_folder(tmp_path: Path, capsys):
+    path, out = study_file(tmp_path), tmp_path / "out"
+    assert study(path, "--out", out, "--dry-run", "--json") == 0
+    assert not out.exists()
+    with FolderLock(out):
+        assert study(path, "--out", out, "--dry-run", "--json") == 0
+        assert study(path, "--out", out) == 2
+    assert "is in use by process" in capsys.readouterr().err
+
+
+def test_a_study_that_is_refused_leaves_nothing(tmp_path: Path, capsys):
+    text = TINY + '[grid]\n"train.lr" = [0.0, 0.05]\n[select]\nkey = "train.lr"\nseeds = [8]\n'
+    path = study_file(tmp_path, text)
+    assert study(path, "--out", tmp_path / "runs" / "out", "--best") == 2
+    assert "--only seed=8" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_runs_of_several_folders_become_one_study(tmp_path: Path, capsys):

@@ -21,6 +21,21 @@ def test_devices_that_are_not_there_are_a_users_mistake(monkeypatch):
         choose_device("cuda:1")
 
 
+@pytest.mark.parametrize("name", ["meta", "xla", "xla:1", "hpu", "vulkan", "privateuseone"])
+def test_devices_that_torch_names_but_nothing_trains_on_are_refused(name: str):
+    kind = name.partition(":")[0]
+    with pytest.raises(ValueError, match=f"device '{name}': nothing trains on {kind}; try cpu"):
+        choose_device(name)
+
+
+def test_apples_gpu_is_a_device_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_device("mps").type == "mps"
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"'mps' is not there: .* has no MPS"):
+        choose_device("mps")
+
+
 def test_a_stack_on_a_cpu_may_hold_two_gibibytes():
     assert data_memory("cpu") == 2**31
 

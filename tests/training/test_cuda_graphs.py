@@ -240,11 +240,14 @@ def test_a_step_knows_what_room_its_rows_need(name: str, stacked: bool) -> None:
         drawn = [key[1] for key in run.take_step.steps if key[0]]
         assert drawn
         assert None not in drawn
-        assert buffer._sizes is not None
-        assert buffer._sizes.tolist() == buffer._fields[1].tolist()
+        _, lengths, *_ = buffer.state_dict()["fields"]  # as the device has them
+        every_slot = torch.arange(len(lengths))[None]
+        known = buffer.sizes(every_slot)
+        assert known is not None
+        assert known.ravel().tolist() == lengths.tolist()
         again = type(buffer)(buffer.capacity, buffer.seed)
         again.load_state_dict(buffer.state_dict())
-        assert np.array_equal(again._sizes, buffer._sizes)
+        assert np.array_equal(again.sizes(every_slot), known)
 
 
 @pytest.mark.parametrize("name", ["finetune", "reservoir"])

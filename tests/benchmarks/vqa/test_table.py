@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,15 +67,28 @@ def test_memory_and_memory_mapped_storage_agree(content: PreparedVQA, tmp_path: 
         assert a["regions"].shape == (*index.shape, LIMIT, 11)
 
 
+class Awaiting:
+    """Features that no thread gets before so many have asked for some."""
+
+    def __init__(self, features: np.ndarray, threads: int) -> None:
+        self.features, self.shape = features, features.shape
+        self.barrier, self.thread = threading.Barrier(threads), threading.local()
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        if not hasattr(self.thread, "met"):
+            self.thread.met = self.barrier.wait(timeout=60)  # an error where others do not come
+        return self.features[rows]
+
+
 def test_many_images_are_read_by_several_threads(content: PreparedVQA) -> None:
     from longtail.benchmarks.vqa import table as vqa_table
 
-    stored = table(content, "storage").stored
+    features: Any = Awaiting(content.regions.features, vqa_table.THREADS)
+    awaiting = table(content, "storage", replace(content.regions, features=features)).stored
     images = np.random.default_rng(0).integers(0, 12, (1 << 20) // (LIMIT * 11) + 1)
-    got = stored.read(images)
+    got = awaiting.read(images)
     assert got.numel() >= 1 << 20
-    assert stored._pool is not None
-    padded = vqa_table.PaddedRegions(stored, "cpu")
+    padded = vqa_table.PaddedRegions(table(content, "storage").stored, "cpu")
     assert torch.equal(got, padded(torch.from_numpy(images)))
 
 

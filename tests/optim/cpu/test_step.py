@@ -3,6 +3,7 @@
 import copy
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -408,19 +409,40 @@ def test_a_library_that_is_not_as_it_was_compiled_is_made_anew(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LONGTAIL_CACHE", ".")  # also where the name is no path
-    compiler, flags = next(cpp._compilers()), ("-std=c++17", "-O0", "-shared", "-fPIC")
-    path = cpp._compiled(compiler, flags)
+    cpp.load(next(cpp._compilers()), ("-O0",))
+    folder = cpp.cache_folder()
+    assert folder.is_absolute()
+    (built,) = folder.glob("*.so")
+    built.rename(tmp_path / "built")
+    compiler = tmp_path / "quick"  # gives out what the real one has made
+    copying = f'for last; do :; done; cp "{tmp_path}/built" "$last"'
+    compiler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\n{copying}\n')
+    compiler.chmod(0o755)
+
+    def load() -> None:
+        cpp.load(str(compiler), ())
+
+    load()
+    (path,) = folder.glob("*.so")
     whole = path.read_bytes()
-    assert path.is_absolute()
-    assert cpp._is_whole(path)
-    for damaged in (whole[: len(whole) // 2], b"planted" + whole, b""):
-        path.write_bytes(damaged)
-        assert not cpp._is_whole(path)
-    path.write_bytes(whole)
-    path.chmod(0o666)  # anybody could have written it
-    assert not cpp._is_whole(path)
-    assert cpp._is_whole(cpp._compiled(compiler, flags))
-    ctypes.CDLL(str(path))
+    os.utime(path, ns=(0, 0))
+    load()
+    assert path.stat().st_mtime_ns == 0, "one that is as it was compiled stays"
+    mine, anybodys = 0o600, 0o666
+    for content, mode in (
+        (whole[: len(whole) // 2], mine),
+        (b"planted" + whole, mine),
+        (b"", mine),
+        (whole, anybodys),
+    ):
+        path.unlink()  # what is loaded stays as it is
+        path.write_bytes(content)
+        path.chmod(mode)
+        os.utime(path, ns=(0, 0))
+        load()
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == (whole, mine)
+        assert path.stat().st_mtime_ns > 0
+    ctypes.CDLL(str(shutil.copy(path, tmp_path / "under_a_name_not_loaded_yet.so")))
 
 
 @pytest.mark.parametrize("works", [True, False])

@@ -177,7 +177,7 @@ def test_groups_that_have_left_the_gpu_or_their_parameters_are_stepped_one_by_on
     optimizer = ContinualAdam(groups, lr=0.1, beta3=0.0)
     kernels = optimizer._own_kernels()
     for i in range(2):  # what a step on a GPU leaves behind
-        kernels.of(i).whole = CudaKernel()
+        kernels.of(i).sole = CudaKernel()
     together = kernels._for_all(optimizer)
     assert isinstance(together, CudaTogether)
     together._warm = {0: cast(Any, None)}
