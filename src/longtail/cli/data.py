@@ -31,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
 
 
+# Flags of one benchmark alone. What a user's own does with them is not known here.
+OWNERS = {"wordnet": "wsd", "source": "vqa", "strict": "vqa"}
+
+
 def main(args: argparse.Namespace) -> int:
+    from longtail.names import BENCHMARKS
     from longtail.runs.config import load_benchmark
 
     if isinstance(args.check, str):
@@ -39,6 +44,12 @@ def main(args: argparse.Namespace) -> int:
             raise ValueError(f"--check {args.check} and --dir {args.dir}: which folder is it?")
         args.dir, args.check = args.check, True
     command = load_benchmark(args.benchmark).data_command
+    for flag, owner in OWNERS.items():
+        idle = command is None or (args.benchmark in BENCHMARKS and args.benchmark != owner)
+        if idle and getattr(args, flag) not in (None, False):
+            raise ValueError(
+                f"--{flag} goes with {owner} alone: it says nothing to {args.benchmark}"
+            )
     if command is not None:
         return int(command(args) or 0)
     if args.json:

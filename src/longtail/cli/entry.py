@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import io
 import os
@@ -122,7 +123,8 @@ def _failed(error: Exception) -> int:
         return _say(f"this needs the package {error.name!r}, which is not installed", 1)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return _say(f"{where}{error.strerror or error}", 1)
+        named_by_user = error.errno == errno.ENAMETOOLONG  # no name of ours is that long
+        return _say(f"{where}{error.strerror or error}", 2 if named_by_user else 1)
     text = f"{type(error).__name__}: {error}".strip().rstrip(":")
     return _say(f"{text} (LONGTAIL_DEBUG=1 shows where)", 1)
 

@@ -25,27 +25,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help="look at this one")
     parser.add_argument("--tasks", action="store_true", help="task sizes and long-tail plot")
-    parser.add_argument("--method", default="finetune", help="whose settings to show")
+    parser.add_argument("--method", help="whose settings to show (default: finetune)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=_SET)
     parser.add_argument("--json", action="store_true", help="JSON on stdout")
 
 
-_SET = "a setting of the benchmark"
+_SET = "with --tasks, a setting of the benchmark"
 
 
 def main(args: argparse.Namespace) -> int:
+    _refuse_idle_flags(args)
     if args.benchmark is None:
-        if args.tasks or args.set:
-            Parser(prog="longtail list").error("--tasks and --set need a BENCHMARK")
         content = everything()
         text = _everything_text(content)
     elif args.tasks:
         content, text = task_sizes(args.benchmark, args.set)
     else:
-        content = settings_of(args.benchmark, args.method)
+        content = settings_of(args.benchmark, args.method or "finetune")
         text = _settings_text(args.benchmark, content)
     print(json.dumps(content, indent=2) if args.json else text)
     return 0
+
+
+def _refuse_idle_flags(args: argparse.Namespace) -> None:
+    """Refuses flags that would change nothing of what is shown."""
+    refuse = Parser(prog="longtail list").error
+    if args.benchmark is None and (args.tasks or args.set or args.method is not None):
+        refuse("--tasks, --set and --method need a BENCHMARK")
+    if args.set and not args.tasks:
+        refuse(f"--set {args.set[0]} goes with --tasks, which shows the sizes it leads to")
+    if args.tasks and args.method is not None:
+        refuse(f"--method {args.method} goes without --tasks: no method changes the tasks")
 
 
 def everything() -> dict[str, dict[str, str]]:

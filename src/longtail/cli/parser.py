@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 
@@ -39,6 +40,13 @@ def unknown_argument(argument: str, parser: argparse.ArgumentParser) -> str:
     known = [o for action in parser._actions for o in action.option_strings]
     near = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
     return f"unknown flag {flag}" + (f", did you mean {near[0]}?" if near else "")
+
+
+def folder(text: str) -> Path:
+    """A folder to write to; an empty one, of a shell's unset variable, would be the current one."""
+    if not text:
+        raise argparse.ArgumentTypeError("it must name a folder, got '' (. is the current one)")
+    return Path(text)
 
 
 def flag_of(argument: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from longtail.cli.parser import folder
+
 EXAMPLES = """examples:
   longtail report runs/table1                    tables, figures and report.html next to the runs
   longtail report runs/table1 --out /tmp/report  somewhere else
@@ -17,8 +19,8 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("folder", nargs="?", type=Path, help="folder of runs, at any depth")
-    parser.add_argument("--out", type=Path, help="where to write (default: the folder itself)")
+    parser.add_argument("folder", nargs="?", type=folder, help="folder of runs, at any depth")
+    parser.add_argument("--out", type=folder, help="where to write (default: the folder itself)")
     parser.add_argument("--title", help="title of the tables and the page")
     parser.add_argument("--paper", help="show the paper's numbers of this table beside ours")
     parser.add_argument(

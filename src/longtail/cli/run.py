@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longtail.cli.parser import Parser, flag_of, unknown_argument
+from longtail.cli.parser import Parser, flag_of, folder, unknown_argument
 
 if TYPE_CHECKING:
     from longtail.runs.config import Option, RunConfig
@@ -29,6 +29,7 @@ RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "qu
 RESERVED |= {"help", "benchmark", "stop-on-nan", "no-weights", "keep", "fresh", "replicas"}
 TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
 TITLES |= {"optim": "the optimizer"}
+MOST_REPLICAS = 10_000  # all are in memory at once, which a mistyped number would fill
 NO_WEIGHTS = "a finished run leaves its scores, not its weights"
 
 
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="any setting, such as train.lr=0.01; may be given more than once",
     )
-    add("--out", type=Path, metavar="DIR", help="run folder (default: runs/<what it is>)")
+    add("--out", type=folder, metavar="DIR", help="run folder (default: runs/<what it is>)")
     add(
         "--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda where there is one)"
     )
@@ -232,6 +233,12 @@ def train_replicas(
 
     if args.replicas < 1:
         raise ValueError(f"--replicas must be at least 1, got {args.replicas}")
+    if args.replicas > MOST_REPLICAS:
+        text = f"--replicas must be at most {MOST_REPLICAS:,}, got {args.replicas}"
+        raise ValueError(f"{text}; `longtail study FILE` trains more seeds, in several programs")
+    if config.seed + args.replicas > 2**63:  # a stack keeps its seeds in a tensor
+        last = f"{config.seed} + {args.replicas} - 1"
+        raise ValueError(f"--replicas: the last seed must be below 2**63, got {last}")
     if not load_benchmark(config.benchmark).can_stack(config.data):
         raise ValueError(
             f"--replicas: {config.benchmark} does not train as one program with these settings; "

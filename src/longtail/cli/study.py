@@ -6,6 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
+from longtail.cli.parser import folder
 from longtail.cli.run import NO_WEIGHTS, add_freshness
 
 EXAMPLES = """examples:
@@ -20,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", type=Path, help="study file (TOML), or one that names several")
-    parser.add_argument("--out", type=Path, help="study folder (default: runs/<name of the study>)")
+    parser.add_argument(
+        "--out", type=folder, help="study folder (default: runs/<name of the study>)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the runs, execute nothing")
     parser.add_argument(
         "--only",

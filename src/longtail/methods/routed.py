@@ -8,8 +8,8 @@ both moments see g̃, Adam divides by the size of what a projection has left, so
 which was made smaller is made larger again. With v out of the way nothing divides a large d, least
 of all where g is zero and d is not: d is held to κ = `limit` times what Adam has measured there.
 
-The optimizer is left as it is. It steps along g, and m has been moved before by what its next
-average would lack,
+The optimizer is left as it is. It steps along g, and m is moved beforehand by what its next average
+would lack,
 
     m ← m + (1 - β₁) / β₁ d
 
@@ -31,7 +31,10 @@ from longtail.methods.moments import second_moment, states
 
 
 class Routed(Method):
-    """Goes before the class whose `after_backward` changes gradients."""
+    """A mixin; list it before the method in the bases.
+
+    So it can compare the gradients before and after that method's `after_backward` changed them.
+    """
 
     clips_first = True
 

@@ -41,7 +41,7 @@ class Kernel(Protocol):
         ...
 
     def step_again(self, optimizer: Any, group: Group) -> bool:
-        """Step a group that `step` has stepped; False, with nothing done, if that must again."""
+        """Step a group that `step` has stepped; False, with nothing done, if `step` has to."""
         ...
 
     def end_task_again(self, optimizer: Any, group: Group) -> bool:
@@ -49,7 +49,7 @@ class Kernel(Protocol):
         ...
 
     def together(self) -> "Together":
-        """A kernel for all groups of an optimizer, whose first one has this kernel."""
+        """A kernel for all groups of the optimizer whose first group has this kernel."""
         ...
 
 
@@ -59,7 +59,7 @@ class Together(Protocol):
     def step(self, optimizer: Any, known: bool) -> bool:
         """False, with nothing done, if each group must be stepped on its own.
 
-        ``known`` says whether each of them has been stepped as a whole by one kernel.
+        ``known`` says whether each group has been stepped by one kernel alone.
         """
         ...
 
@@ -73,8 +73,8 @@ class GroupKernels:
 
     def __init__(self) -> None:
         self._by_device: dict[torch.device, Kernel] = {}
-        self.whole: Kernel | None = None
-        """The kernel that took the whole group: from then on it may try without the lists."""
+        self.sole: Kernel | None = None
+        """The one kernel that took all of the group: from then on it may try without the lists."""
 
     def step(
         self,
@@ -101,7 +101,7 @@ class GroupKernels:
             )
             left += [indices[i] for i in rest]
             if alone and not rest:
-                self.whole = kernel
+                self.sole = kernel
         return left
 
     def end_task(
@@ -131,7 +131,7 @@ class Kernels:
         self._together: Together | None = None
 
     def of(self, i: int) -> GroupKernels:
-        """Those of the ``i``-th group. A kernel finds out by itself if that is another by now."""
+        """Those of the ``i``-th group. A kernel finds out by itself if the group was replaced."""
         while i >= len(self._groups):
             self._groups.append(GroupKernels())
         return self._groups[i]
@@ -149,18 +149,18 @@ class Kernels:
     def _for_all(self, optimizer: Any) -> Together | None:
         if len(optimizer.param_groups) < 2:
             return None
-        first = self.of(0).whole
+        first = self.of(0).sole
         if first is not self._first:  # as at its first step, or on another device
             self._first = first
             self._together = None if first is None else first.together()
         return self._together
 
     def _known(self, optimizer: Any) -> bool:
-        return all(self.of(i).whole is not None for i in range(len(optimizer.param_groups)))
+        return all(self.of(i).sole is not None for i in range(len(optimizer.param_groups)))
 
 
 def uses_fused(group: Group) -> bool:
-    """Whether the group asks for ``fused``, or leaves it open and everything speaks for it."""
+    """Whether the group asks for ``fused``, or leaves it open and a GPU's kernel can step it."""
     if group["fused"] is not None or group["foreach"] is not None or group["differentiable"]:
         return bool(group["fused"])
     params = group["params"]

@@ -123,7 +123,7 @@ class Settings(NamedTuple):
 
 
 def check_moments(group: Mapping[str, Any]) -> None:
-    """Raise for a policy that is none of ours; each of the steps would take it for another."""
+    """Raise for an unknown policy, which a step would silently take for one it knows."""
     for name, choices in MOMENTS.items():
         if group[name] not in choices:
             known = ", ".join(map(repr, choices))
@@ -216,9 +216,10 @@ def _zeros(param: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def gather(states: Mapping[Tensor, Any], group: dict[str, Any]) -> list[tuple[Tensors, list[Draw]]]:
-    """The state of a group's parameters, complete: a set of lists for each device of counts.
+    """The state of a group's parameters, completed: one `Tensors` per device of the step counts.
 
-    With them, of each parameter, where the random bits of its boundary come from.
+    Beside each `Tensors` stands a `Draw` per parameter: where the random bits of its boundary come
+    from.
     """
     past_first, past_dtype = group["first_moment"] == "task", group["past_dtype"]
     found: dict[torch.device, tuple[Tensors, list[Draw]]] = {}
@@ -249,14 +250,16 @@ def append(tensors: Tensors, param: Tensor, state: dict[str, Any], *, past_first
 
 
 def fold(tensors: Tensors, settings: Settings, draws: Sequence[Draw]) -> Tensor | bool:
-    """End a task, in place: the moments join the past, the counts move on. True if a step was
-    taken.
+    """End a task, in place: the moments join the past, the counts move on.
 
     .. math:: v_c = (t \\hat v + c v_c) / (t + c), \\quad c = c + t, \\quad t = m = v = 0
 
     All steps share a device. If that is the CPU, a parameter with t = 0 is left out; otherwise
     nothing may wait for the device, so its weights are 1 (for the past) and 0 (for the present).
     ``draws`` are for a v_c that is kept in fewer bytes and rounded at random.
+
+    Returns:
+        Whether a step had been taken in the task.
     """
     if not tensors.steps:
         return False
@@ -278,7 +281,7 @@ def fold(tensors: Tensors, settings: Settings, draws: Sequence[Draw]) -> Tensor 
     ):
         if is_averaged(policy):
             old, new = _weights(t, c, took, beta)
-            # It needs a gradient for a beta to differentiate by.
+            # Floats would cut the graph through which a beta is differentiated.
             as_floats = on_cpu and not new.requires_grad
             a, b = (x.tolist() if as_floats else x.unbind() for x in (old, new))
             if is_coded(past[0]):
@@ -387,7 +390,7 @@ def in_order_of_names(
     if own != places.keys():
         raise ValueError(
             "The checkpoint's parameters have other names: "
-            + _some("it lacks", own - places.keys(), "the optimizer lacks", places.keys() - own)
+            + _first_missing({"it": own - places.keys(), "the optimizer": places.keys() - own})
             + "; load_memory() takes what fits"
         )
     ordered = []
@@ -404,9 +407,9 @@ def in_order_of_names(
     return {**loaded, "param_groups": ordered}
 
 
-def _some(a: str, missing: AbstractSet[str], b: str, more: AbstractSet[str]) -> str:
-    parts = [f"{what} {min(names)}" for what, names in ((a, missing), (b, more)) if names]
-    return ", ".join(parts)
+def _first_missing(missing: Mapping[str, AbstractSet[str]]) -> str:
+    """For each side that lacks names, the side and the first name it lacks."""
+    return ", ".join(f"{side} lacks {min(names)}" for side, names in missing.items() if names)
 
 
 @contextmanager

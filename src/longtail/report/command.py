@@ -15,6 +15,7 @@ from rich.text import Text
 
 from longtail.names import METRICS
 from longtail.report import checks, figures, finding, formats, page, paper, statistics, tables
+from longtail.report.finding import Finding
 from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.labelling import CHOOSES
 from longtail.report.provenance import provenance
@@ -60,6 +61,29 @@ class ReportOptions:
     trust: bool = False
 
 
+@dataclass(frozen=True)
+class Written:
+    """A report that has been written.
+
+    Args:
+        paths: the main files by kind: ``written["page"]`` is one of them.
+        table: what it shows.
+        claims: what the checks said, each with its verdict and numbers.
+        finding: the sentence that all of it comes to.
+    """
+
+    paths: dict[str, Path]
+    table: tables.Table
+    claims: list[checks.Claim]
+    finding: Finding
+
+    def __getitem__(self, kind: str) -> Path:
+        return self.paths[kind]
+
+    def __contains__(self, kind: str) -> bool:
+        return kind in self.paths
+
+
 def make_report(options: ReportOptions) -> int:
     """Exit code 0, or 2 where there is nothing to report."""
     results = load(options.folder)
@@ -86,7 +110,7 @@ def make_report(options: ReportOptions) -> int:
         with_page=options.page,
     )
     if options.json:
-        sys.stdout.write((written["json"]).read_text(encoding="utf-8"))
+        sys.stdout.write(written["json"].read_text(encoding="utf-8"))
     else:
         show(results, written, Console(), quiet=options.quiet)
     return 0 if results.finished else 2
@@ -116,8 +140,8 @@ def write(
     *,
     with_figures: bool | Collection[str] = True,
     with_page: bool = True,
-) -> dict[str, Path]:
-    """Writes all of the report below `out`; returns the main files by kind.
+) -> Written:
+    """Writes all of the report below `out`.
 
     Args:
         with_figures: all figures, none, or those of these names.
@@ -144,7 +168,8 @@ def write(
             f"Not run: {', '.join(skipped)}. Only the folder's {StudyFiles.PLAN} names them, and a "
             "check is code: name the study's file with --study FILE, or say --trust."
         )
-    written = {p.suffix[1:]: p for p in formats.write_all(table, extra, out)}
+    paths = {p.suffix[1:]: p for p in formats.write_all(table, extra, out)}
+    written = Written(paths, table, claims, found)
     if groups and (with_figures or with_page):
         try:
             import bokeh  # noqa: F401
@@ -155,10 +180,10 @@ def write(
     if groups and with_figures:
         names = figures.NAMES if with_figures is True else with_figures
         for path in figures.write(groups, table, out / "figures", (first, second), names):
-            written.setdefault("figures", path.parent)
+            paths.setdefault("figures", path.parent)
     if with_page:
-        written["page"] = out / "report.html"
-        page.write(written["page"], results, groups, table, extra, found, (first, second))
+        paths["page"] = out / "report.html"
+        page.write(paths["page"], results, groups, table, extra, found, (first, second))
     return written
 
 
@@ -225,23 +250,20 @@ def paired_tests(compared: Iterable[Compared], pair: tuple[str, str]) -> list[di
     return found
 
 
-def show(results: Results, written: dict[str, Path], console: Console, *, quiet: bool) -> None:
+def show(results: Results, written: Written, console: Console, *, quiet: bool) -> None:
+    """Prints the table, what the checks said and the finding, then problems and paths."""
     if not results.finished:
         console.print(Text(f"{results.state} Nothing to put into a table yet."))
     if not quiet and results.finished:
-        groups = group(results.runs)
-        table = tables.build(results, groups)
         # A pipe has no width to keep to.
         wide = console if console.is_terminal else Console(width=1000)
-        formats.print_terminal(table, wide)
-        judged, shown = _judged(groups, table)
-        claims, _ = claims_of(results, judged, shown)
-        for entry in claims:
+        formats.print_terminal(written.table, wide)
+        for entry in written.claims:
             word = entry["verdict"]
             mark = Text(f"{word:11}", style=_STYLES[word])
             text = mark + Text(f"{entry['claim']}  {_numbers(entry['numbers'])}")
             console.print(text, soft_wrap=not console.is_terminal)
-        found = finding.finding(judged, shown, claims)
+        found = written.finding
         said = Text(found.text, style="bold") + Text(f" {found.note}", style="dim")
         console.print(said, soft_wrap=not console.is_terminal)
     for problem in results.problems:

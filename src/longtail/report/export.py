@@ -9,6 +9,7 @@ import numpy as np
 
 from longtail.report.results import Result, Results
 from longtail.runs.files import RunFiles
+from longtail.support.files import refusing
 
 BATCH = 200  # runs per row group, so that thousands of runs need little memory
 
@@ -35,7 +36,9 @@ def write_parquet(results: Results, path: Path) -> int:
             *((k, pa.float64()) for k in ("train_size", "test_size", "score")),
         ]
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with refusing(path, "cannot be written to", "--parquet "):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()  # what pyarrow says of a name it cannot use is no sentence
     total = 0
     with pq.ParquetWriter(path, schema) as writer:
         for start in range(0, len(runs), BATCH):

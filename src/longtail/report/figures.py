@@ -128,7 +128,7 @@ def _draw(
         drawn = [(t, [(g, compute(g, scale)) for g in gs]) for t, gs in parts]
         drawn = [(t, [(g, s) for g, s in lines if len(s.x)]) for t, lines in drawn]
         if any(lines for _, lines in drawn):
-            lost = [g for g in groups if not g.whole] if name == "rp_by_tasks" else None
+            lost = [g for g in groups if not g.finite_runs] if name == "rp_by_tasks" else None
             yield name, _lines(drawn, look, new, x, y, log, lost=lost)
     found = [(t, pairs(gs, *pair)) for t, gs in parts]
     drawn = [(t, [(a, series.difference(a, b, scale)) for a, b in ps]) for t, ps in found]
@@ -239,7 +239,7 @@ def _others(
     found = [
         (g, h)
         for g in groups
-        for h in [series.heat(run, scale) for run in g.whole[:1]]
+        for h in [series.heat(run, scale) for run in g.finite_runs[:1]]
         if h is not None
     ]
     if found:
@@ -287,7 +287,7 @@ def _heat(
         )
         ticks = np.unique(np.linspace(0, len(after) - 1, 5).astype(int))
         ax.set_yticks(ticks + 0.5, [f"{after[i]:,}" for i in ticks])
-        ax.set_title(f"{g.name}, seed {g.whole[0].seed}", fontsize=8)
+        ax.set_title(f"{g.name}, seed {g.finite_runs[0].seed}", fontsize=8)
         ax.set(xlabel="task", ylabel="after learning" if ax in axes[::3] else "")
         ax.grid(False)
     for ax in axes[len(found) :]:

@@ -54,7 +54,7 @@ class Group:
         return [run for run in self.runs if not math.isfinite(run.metric("RP"))]
 
     @cached_property
-    def whole(self) -> list[Result]:
+    def finite_runs(self) -> list[Result]:
         """The seeds that did not diverge, of which means, curves and bands are made."""
         return [run for run in self.runs if math.isfinite(run.metric("RP"))]
 
@@ -74,12 +74,12 @@ class Group:
     @cached_property
     def scores(self) -> list[TaskScores]:
         """Of the seeds that did not diverge."""
-        return [run.scores for run in self.whole if run.scores is not None]
+        return [run.scores for run in self.finite_runs if run.scores is not None]
 
     @cached_property
     def evaluated(self) -> list[Result]:
         """The seeds that did not diverge and have an RP along the way, as in `curves`."""
-        return [r for r in self.whole if r.scores is not None and len(r.scores.after)]
+        return [r for r in self.finite_runs if r.scores is not None and len(r.scores.after)]
 
     @cached_property
     def curves(self) -> tuple[np.ndarray, np.ndarray]:
@@ -97,7 +97,7 @@ class Group:
     @cached_property
     def average_curves(self) -> tuple[np.ndarray, np.ndarray]:
         """As `curves`, of the average of the weights, where runs have kept one."""
-        found = [c for run in self.whole if (c := _average_curve(run)) is not None]
+        found = [c for run in self.finite_runs if (c := _average_curve(run)) is not None]
         if not found:
             return np.array([], np.int64), np.zeros((0, 0))
         common = found[0][0]
@@ -162,8 +162,8 @@ def pairs(
 
 def paired_runs(first: Group, second: Group) -> list[tuple[Result, Result]]:
     """Runs of the two with the same seed, neither of which diverged."""
-    by_seed = {run.seed: run for run in second.whole}
-    return [(run, by_seed[run.seed]) for run in first.whole if run.seed in by_seed]
+    by_seed = {run.seed: run for run in second.finite_runs}
+    return [(run, by_seed[run.seed]) for run in first.finite_runs if run.seed in by_seed]
 
 
 def named_row(labels: dict[str, Any]) -> str:

@@ -126,7 +126,7 @@ def tasks(groups: list[Group], table: Table, pair: tuple[str, str]) -> dict[str,
             continue
         used += count
         mean = {m: _mean(g.values(m)) for m in METRICS}
-        count = len(g.whole)
+        count = len(g.finite_runs)
         seeds = f", seed {g.runs[0].seed}"
         if len(g.runs) > 1:
             seeds = f", mean of {count} seed{'s' * (count != 1)}{g.mark}"
@@ -138,7 +138,7 @@ def tasks(groups: list[Group], table: Table, pair: tuple[str, str]) -> dict[str,
         for g, run in several:
             own = {m: _mean(np.array([run.metric(m)])) for m in METRICS}
             metrics = {m: None if v is None else v * scale for m, v in own.items()}
-            lost = "" if run in g.whole else " † (diverged)"
+            lost = "" if run in g.finite_runs else " † (diverged)"
             add(f"{g.name}, seed {run.seed}{lost}", run.scores, metrics)
     else:
         left_out += len(several)

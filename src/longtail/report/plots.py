@@ -205,7 +205,9 @@ class Plots:
     def _heat(self) -> None:
         from bokeh.models import ColorBar, FixedTicker, HoverTool, LinearColorMapper
 
-        heats = [(g, series.heat(run, self.scale)) for g in self.groups for run in g.whole[:1]]
+        heats = [
+            (g, series.heat(run, self.scale)) for g in self.groups for run in g.finite_runs[:1]
+        ]
         found = [(g, h) for g, h in heats if h]
         self.heats_left_out = max(0, len(found) - MOST_HEATS)
         found = found[:MOST_HEATS]
@@ -222,7 +224,7 @@ class Plots:
             place |= {"color_mapper": mapper, "visible": i == 0}
             image = plot.image(image=[matrix.astype(np.float32)], **place)
             image.tags = [f"heat{i}"]
-            self.heats.append(f"{g.name}, seed {g.whole[0].seed}")
+            self.heats.append(f"{g.name}, seed {g.finite_runs[0].seed}")
         after = found[0][1][0]
         ticks = np.unique(np.linspace(0, len(after) - 1, 6).astype(int)).tolist()
         plot.yaxis.ticker = FixedTicker(ticks=[t + 0.5 for t in ticks])

@@ -64,7 +64,9 @@ def retention(g: Group, scale: float) -> Series:
     """
     if g.labels.get("method") == "multitask":  # learns no task after another
         return _empty()
-    rows = [_retention(run) for run in g.whole[:20]]  # the band of twenty seeds is narrow enough
+    rows = [
+        _retention(run) for run in g.finite_runs[:20]
+    ]  # the band of twenty seeds is narrow enough
     rows = [r for r in rows if r is not None]
     if not rows:
         return _empty()

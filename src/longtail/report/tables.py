@@ -145,7 +145,9 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
         mean = (whole if len(whole) else curves).mean(0)
         row["RP_after"], row["RP_curve"] = after.tolist(), (mean * scale).tolist()
         row.update(_growth(g.evaluated, after, curves * scale))
-    elif g.diverged and not g.whole:  # checks find that it has no curve, not that it has no row
+    elif (
+        g.diverged and not g.finite_runs
+    ):  # checks find that it has no curve, not that it has no row
         row.update({"RP_after": [], "RP_curve": []})
         row.update(dict.fromkeys(f"RP_{part}" for part in GROWTH))
     after, curves = g.average_curves

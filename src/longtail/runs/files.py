@@ -123,9 +123,22 @@ class TrainingFiles(ABC):
         self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
     ) -> None: ...
 
+    def _names(self) -> tuple[str, ...]:
+        """Of the files that training writes, the end mark first."""
+        return self.RESULT, self.CHECKSUMS, *self.CHECKED, self.TIMING, self.ERROR
+
+    def refuse_folders(self) -> None:
+        """Refuse to train where a folder stands under the name of one of the files."""
+        for path in (self.folder / name for name in self._names()):
+            if path.is_dir():
+                raise ValueError(
+                    f"{path} is a folder, and a run keeps a file there: remove it, or choose "
+                    "another --out"
+                )
+
     def clear(self) -> None:
         """Remove all that training wrote here, the end mark first; nobody else's files."""
-        for name in (self.RESULT, self.CHECKSUMS, *self.CHECKED, self.TIMING, self.ERROR):
+        for name in self._names():
             (self.folder / name).unlink(missing_ok=True)
         for name in (self.SNAPSHOTS, self.TENSORBOARD):
             with suppress(FileNotFoundError):
@@ -304,9 +317,8 @@ class StackFiles(TrainingFiles):
         further = {self.FINGERPRINT: fingerprint} if fingerprint else {}
         write_atomic(self.settings, to_json({**content, **further}))
 
-    def clear(self) -> None:
-        super().clear()
-        self.partial.unlink(missing_ok=True)
+    def _names(self) -> tuple[str, ...]:
+        return *super()._names(), self.PARTIAL
 
     def read_ids(self) -> set[str]:
         return {entry["id"] for entry in self.read_runs()}

@@ -35,7 +35,7 @@ from longtail.runs.summary import run_summary, stack_summaries
 from longtail.runs.values import first_difference
 from longtail.support.devices import choose_device, hardware
 from longtail.support.files import FolderLock, remove_temporary
-from longtail.support.machine import now, versions
+from longtail.support.machine import most_threads, now, versions
 from longtail.support.random import derive
 from longtail.support.signals import Stopped, StopRequest
 from longtail.tasks import TaskSequence
@@ -83,6 +83,8 @@ class RunOptions:
             raise ValueError(text)
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
+        if self.threads is not None and self.threads > most_threads():
+            raise ValueError(f"threads must be at most {most_threads():,}, got {self.threads}")
 
 
 def train_run(
@@ -225,11 +227,11 @@ def _held(
 
     A new folder is left as it was where anything goes wrong before training begins.
     """
-    made = not files.folder.exists()
     with FolderLock(files.folder) as lock:
         remove_temporary(files.folder)
         new = {path.name for path in files.folder.iterdir()} <= {files.lock.name}
         try:
+            files.refuse_folders()
             if claim.options.fresh:
                 files.clear()
             _claim(files, settings, runs, claim.code)
@@ -238,7 +240,7 @@ def _held(
         except Exception:
             if new and not files.tasks.exists():
                 files.settings.unlink(missing_ok=True)
-                lock.leave_nothing(folder=made)
+                lock.leave_nothing()
             raise
 
 

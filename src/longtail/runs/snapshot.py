@@ -17,6 +17,7 @@ import hashlib
 import math
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -100,7 +101,7 @@ class Snapshots:
             text = f"cannot write a snapshot to {self.folder}: {error.strerror or error}{left}"
             raise SnapshotError(error.errno, text) from error
         for extra in old[: max(0, len(old) + 1 - keep)]:
-            extra.unlink(missing_ok=True)
+            _remove(extra)
         self._last = self._clock()
         self._cost = self._last - began
         self.seconds += self._cost
@@ -109,7 +110,7 @@ class Snapshots:
 
     def clear(self) -> None:
         for path in self.files():
-            path.unlink(missing_ok=True)
+            _remove(path)
 
     def load(self, usable: Callable[[dict[str, Any]], str | None] | None = None) -> dict | None:
         """The newest snapshot that is whole, or None; ``usable`` may find a reason against one."""
@@ -130,7 +131,7 @@ class Snapshots:
                 # The run goes on from here, so what came after leads nowhere.
                 for newer in self.files():
                     if newer > path:
-                        newer.unlink()
+                        _remove(newer)
                 return content["state"]
             self.warn(f"snapshot {path} cannot be used ({reason}); {instead}")
         return None
@@ -220,7 +221,17 @@ def _number(files: list[Path]) -> int:
     return int(files[-1].name.split("-")[0]) if files else 0
 
 
+def _remove(path: Path) -> None:
+    """Remove a snapshot, or what is as good as a damaged one: a folder under such a name."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def _read(path: Path) -> dict[str, Any]:
+    if path.is_dir():
+        raise ValueError("it is a folder")
     wanted = path.stem.partition("-")[2]
     with open(path, "rb") as file:
         form = file.read(len(ZIP))

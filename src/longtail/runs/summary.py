@@ -126,10 +126,10 @@ def mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     Runs that diverged count in none of them.
     """
-    sound = [s for s in summaries if s.get("diverged_at") is None]
-    found: dict[str, Any] = {"runs": len(sound)}
+    finite_runs = [s for s in summaries if s.get("diverged_at") is None]
+    found: dict[str, Any] = {"runs": len(finite_runs)}
     for name in METRICS:
-        values = np.array([s[name] for s in sound if s.get(name) is not None])
+        values = np.array([s[name] for s in finite_runs if s.get(name) is not None])
         found[name] = float(values.mean()) if len(values) else None
         if len(values) > 1:
             found[f"{name}_se"] = float(values.std(ddof=1) / len(values) ** 0.5)

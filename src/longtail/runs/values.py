@@ -15,14 +15,17 @@ from typing import Any, Literal, Union, get_args, get_origin
 NONE = "none"
 
 
-NEAR = 0.5  # of two names that one may have been meant for the other, by difflib's ratio
+NEAR = 0.5  # the ratio of difflib from which on one name may have been meant for another
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for a name nobody knows: the nearest known one, or all of its table, or all."""
+    """The error for an unknown name: it suggests the nearest known one, or lists what is known.
+
+    Of names in tables, such as "train.lr", it lists those of the same table.
+    """
     known = list(dict.fromkeys(known))
     table, _, last = name.rpartition(".")
-    # "train.foo" is close to "train.lr" as a string, by its table alone: nobody meant that
+    # "train.foo" is close to "train.lr" as a string, by its table alone: that is no typo of it
     alike = [k for k in known if _alike(last, k.rpartition(".")[2])]
     near = difflib.get_close_matches(name, alike, n=1, cutoff=NEAR)
     if not near:  # "lr" is not close to "train.lr" as a string, but it is what was meant
@@ -100,7 +103,8 @@ def _convert(value: Any, annotation: Any) -> tuple[bool, Any]:
     if origin is Literal:
         return value in args, value
     if origin in (Union, types.UnionType):
-        # "none" is absence before it is a text, and 1 is an int before it is a float
+        # None, bool and int are tried first, since the text "none" means absence, and 1 is an int
+        # although a float would take it.
         members = sorted(args, key=lambda a: (a is not type(None), a is not bool, a is not int))
         return next((r for r in (_convert(value, a) for a in members) if r[0]), (False, value))
     if origin in (tuple, list):

@@ -33,6 +33,7 @@ from longtail.study.jobs import Job, JobOptions, finished_runs, make_jobs, name
 from longtail.study.local import train_jobs_here, train_jobs_in_processes
 from longtail.study.ray_engine import train_jobs_on_ray
 from longtail.study.reuse import Survey, begun_runs, survey
+from longtail.support.devices import choose_device
 from longtail.support.files import FolderLock
 
 MOST_SHOWN = 200
@@ -148,60 +149,131 @@ def choose_and_train(options: StudyOptions) -> int:
 
 def train_study(options: StudyOptions) -> int:
     """One study file; as `run_study`."""
+    asked = asked_for(options)
+    study, files = asked.study, StudyFiles(options.out or Path("runs") / asked.study.name)
+    if options.dry_run:
+        folder = survey_folder(asked, files, options)
+        show_plan(folder, files.folder, options, stack=study.stack)
+        return 0
+    with FolderLock(files.folder) as lock:
+        try:
+            folder = survey_folder(asked, files, options)
+        except Exception:  # nothing has been written yet
+            lock.leave_nothing()
+            raise
+        shown = train_missing(study, folder, files, options)
+    failed = show_end(files.folder, shown, options)
+    if options.report:
+        write_report(files.folder, options, frozenset(study.report.get("checks", ())))
+    return 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the study file and the flags ask for, whatever is there already.
+
+    Args:
+        study: the file.
+        planned: the runs that the study's tables show.
+        wanted: those of them that are to be trained.
+    """
+
+    study: Study
+    planned: list[Planned]
+    wanted: list[Planned]
+
+
+def asked_for(options: StudyOptions) -> Asked:
+    """Read the study file and choose the runs that the flags want.
+
+    Raises:
+        ValueError: the file has a mistake, no run meets the conditions, or there is no such device.
+    """
     study = read_study(options.file, options.seeds)
     planned = expand(study)
     check_report(study.report, [run.labels for run in planned])
     wanted = matching(planned, options.only)
     if not wanted:
         raise ValueError(f"no run of {options.file} matches {' '.join(options.only)}")
-    files = StudyFiles(options.out or Path("runs") / study.name)
-    chosen: dict[str, str] = {}
+    choose_device(options.jobs.device)
+    return Asked(study, planned, wanted)
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """What the study's folder holds, and what is left to do.
+
+    Args:
+        wanted: the runs that are to be finished at the end.
+        listed: the runs that the study's tables show, those of earlier seeds too.
+        found: which of them are used again, and which are computed anew.
+        jobs: the training that is left.
+        stacks: that were begun earlier and go on, with the ids of their runs.
+        chosen: the values that seeds of [select] chose, by family, for the plan.
+    """
+
+    wanted: list[Planned]
+    listed: list[Planned]
+    found: Survey
+    jobs: list[Job]
+    stacks: dict[str, list[str]]
+    chosen: dict[str, str] | None
+
+
+def survey_folder(asked: Asked, files: StudyFiles, options: StudyOptions) -> Surveyed:
+    """Look at what is there; where runs will be trained, only while the folder is locked.
+
+    Another process that ends later would have written more than was read here.
+    """
+    study, planned, wanted = asked.study, asked.planned, asked.wanted
+    before = read_plan(files.folder, [])
+    chosen = before.get("chosen")
     if options.best or options.best_in is not None:
-        wanted, chosen = at_best(study, wanted, files.folder, options.best_in)
+        wanted, best = at_best(study, wanted, files.folder, options.best_in)
         choosing = {run.id for run in planned if run.config.seed in study.select["seeds"]}
         kept = {run.id for run in wanted} | (choosing if options.best else set())
         planned = [run for run in planned if run.id in kept]
-    before = read_plan(files.folder, [])
-    earlier = before.get("stacks", {})
+        if options.best_in is not None:  # no run of this folder tells a report what was chosen
+            chosen = (chosen or {}) | best
+    stacks = before.get("stacks", {})
     finished = finished_runs(files.folder)
     listed = with_earlier(study, planned, before, set(finished))
-    begun = begun_runs(files, wanted, earlier)
+    begun = begun_runs(files, wanted, stacks)
     found = survey(wanted, listed, finished, begun, fresh=options.jobs.fresh)
     if options.jobs.keep:
         found.refuse_anew()
     anew = {run.id for runs in found.anew.values() for run in runs}
-    earlier = {i: members for i, members in earlier.items() if not anew & {*members}}
+    stacks = {i: members for i, members in stacks.items() if not anew & {*members}}
     jobs = make_jobs(
         wanted,
         files.folder,
         done=found.done,
         stack=study.stack,
-        earlier=earlier,
+        earlier=stacks,
         device=options.jobs.device,
         workers=options.processes,
     )
-    if options.dry_run:
-        show_plan(wanted, jobs, found, files.folder, options, stack=study.stack)
-        return 0
-    with FolderLock(files.folder):
-        show_reuse(found, options)
-        found.make_room(files, earlier)
-        files.write_study(options.file.read_bytes())  # which it may be itself
-        plan = make_plan(study, options.file, listed, jobs, earlier)
-        if options.best_in is not None:  # no run of this folder tells a report what was chosen
-            plan["chosen"] = before.get("chosen", {}) | chosen
-        elif "chosen" in before:
-            plan["chosen"] = before["chosen"]
-        files.write_plan({**plan, "command": options.command})
-        done = len(wanted) - sum(len(job.configs) for job in jobs)
-        shown = overview(jobs, done, quiet=options.quiet, as_json=options.json)
-        if jobs:
-            with shown:
-                train_jobs(jobs, files.folder, study.resources, options, shown)
-    failed = show_end(files.folder, shown, options)
-    if options.report:
-        write_report(files.folder, options, frozenset(study.report.get("checks", ())))
-    return 1 if failed else 0
+    return Surveyed(wanted, listed, found, jobs, stacks, chosen)
+
+
+def train_missing(
+    study: Study, folder: Surveyed, files: StudyFiles, options: StudyOptions
+) -> Overview:
+    """Write the plan and train what is left, in a folder that this process holds."""
+    jobs, found = folder.jobs, folder.found
+    show_reuse(found, options)
+    found.make_room(files, folder.stacks)
+    files.write_study(options.file.read_bytes())  # which it may be itself
+    plan = make_plan(study, options.file, folder.listed, jobs, folder.stacks)
+    if folder.chosen is not None:
+        plan["chosen"] = folder.chosen
+    files.write_plan({**plan, "command": options.command})
+    done = len(folder.wanted) - sum(len(job.configs) for job in jobs)
+    shown = overview(jobs, done, quiet=options.quiet, as_json=options.json)
+    if jobs:
+        with shown:
+            train_jobs(jobs, files.folder, study.resources, options, shown)
+    return shown
 
 
 def show_reuse(found: Survey, options: StudyOptions) -> None:
@@ -397,7 +469,8 @@ def write_report(out: Path, options: StudyOptions, trusted: frozenset[str]) -> N
     results.trusted = trusted
     written = write(results, out)
     if not options.json:
-        show(results, {} if options.quiet else written, Console(), quiet=options.quiet)
+        shown = replace(written, paths={}) if options.quiet else written
+        show(results, shown, Console(), quiet=options.quiet)
 
 
 def _state(run: Planned, job: Job | None, stack: bool) -> str:
@@ -409,16 +482,9 @@ def _state(run: Planned, job: Job | None, stack: bool) -> str:
     return f"to do, alone: {reason}" if reason else "to do"
 
 
-def show_plan(
-    wanted: list[Planned],
-    jobs: list[Job],
-    found: Survey,
-    out: Path,
-    options: StudyOptions,
-    *,
-    stack: bool,
-) -> None:
+def show_plan(folder: Surveyed, out: Path, options: StudyOptions, *, stack: bool) -> None:
     """Prints every run with its id and state, then what training the rest would take."""
+    wanted, jobs, found = folder.wanted, folder.jobs, folder.found
     anew = {run.id: why for why, runs in found.anew.items() for run in runs}
     of = {config.id: job for job in jobs for config in job.configs}
     if options.json:

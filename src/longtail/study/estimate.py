@@ -97,7 +97,7 @@ def _sample_all(pipe: Connection, jobs: list[Job], device: str) -> None:
     for job in jobs:
         try:
             pipe.send((kind(job), _sample(job, device), ""))
-        except (ValueError, OSError, ImportError) as error:
+        except (ValueError, OSError, ImportError, RuntimeError) as error:
             pipe.send((kind(job), 0.0, str(error)))
             return
 

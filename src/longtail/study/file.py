@@ -61,6 +61,7 @@ from longtail.report.groups import measured
 from longtail.report.labelling import RESERVED
 from longtail.runs.config import POLICY_FIELDS, method_names, read_toml
 from longtail.runs.values import check, flatten, short, unknown
+from longtail.support.machine import most_threads
 
 MOST_RUNS = 1_000_000  # of a study: all are named before the first begins
 KEYS: dict[str, Any] = {
@@ -216,6 +217,8 @@ def _checked(tree: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in found.get("resources", {}).items():
         if not 0 <= value < math.inf or (key == "cpus" and value == 0):  # NaN neither
             raise ValueError(f"resources.{key} must be above zero, got {value!r}")
+        if key == "cpus" and value > most_threads():  # each is a thread of the run
+            raise ValueError(f"resources.cpus must be at most {most_threads():,}, got {value!r}")
     methods = found.get("methods", ["finetune"])
     if not _texts(methods):
         hint = "; settings of methods go into [method]" if isinstance(methods, dict) else ""

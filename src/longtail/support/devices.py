@@ -10,6 +10,8 @@ import torch
 
 from longtail.support.machine import cpu_name
 
+TYPES = ("cpu", "cuda", "mps")  # torch names more, which hold no numbers or need other packages
+
 
 def hardware(device: torch.device | str) -> dict[str, Any]:
     device = torch.device(device)
@@ -26,13 +28,17 @@ def hardware(device: torch.device | str) -> dict[str, Any]:
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is the GPU where there is one; a name torch does not know is a user's mistake."""
+    """``auto`` is the GPU where there is one; what nothing trains on is a user's mistake."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}; try cpu or cuda") from None
+    if device.type not in TYPES:
+        raise ValueError(f"device {name!r}: nothing trains on {device.type}; try cpu or cuda")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(f"device {name!r} is not there: this machine or its torch has no MPS")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
         raise ValueError(f"device {name!r} is not there: this machine has {count} CUDA devices")

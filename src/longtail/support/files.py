@@ -144,16 +144,47 @@ class FolderLock:
         self.path = folder / LOCK
         self._file: IO[str] | None = None
         self._other: Any = None  # a lock of filelock's
-        self._leftovers: tuple[Path, ...] = ()
+        self._made: list[Path] = []  # folders that were not there before, the innermost first
+        self._leave_nothing = False
 
     def __enter__(self) -> FolderLock:
-        with refusing(self.path.parent, "cannot be made a folder"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
         if fcntl is None:
+            self._make_folder()
             self._acquire_elsewhere()
             return self
+        while self._file is None:
+            self._make_folder()
+            file = self._opened()
+            if file is not None and self._locked(file):
+                self._file = file
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+        return self
+
+    def _make_folder(self) -> None:
+        folder = self.path.parent
+        with refusing(folder, "cannot be made a folder"):
+            made = [path for path in (folder, *folder.parents) if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+        self._made = self._made or made
+
+    def _opened(self) -> IO[str] | None:
+        """The file, or None where another process has just removed the folder around it."""
         with refusing(self.path.parent, "cannot be written to"):
-            file = open(self.path, "a+", encoding="utf-8", opener=not_through_a_link)
+            try:
+                return open(self.path, "a+", encoding="utf-8", opener=not_through_a_link)
+            except FileNotFoundError:
+                if self.path.parent.is_dir():
+                    raise
+                return None
+
+    def _locked(self, file: IO[str]) -> bool:
+        """Whether the lock is ours; if not, the process that held it has removed the file.
+
+        A lock on a file that has lost its name keeps nobody out: who comes next makes a new one.
+        """
+        assert fcntl is not None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -164,11 +195,11 @@ class FolderLock:
                 raise
             who = f"process {holder}" if holder else "another process"
             raise FolderBusyError(f"{self.path.parent} is in use by {who}") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        self._file = file
-        return self
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
+                return True
+        file.close()
+        return False
 
     def _acquire_elsewhere(self) -> None:
         from filelock import FileLock, Timeout
@@ -181,21 +212,22 @@ class FolderLock:
                 raise FolderBusyError(f"{self.path.parent} is in use by another process") from None
         self._other = lock
 
-    def leave_nothing(self, *, folder: bool) -> None:
-        """Remove the file when the lock is given back and, where asked to, its empty folder."""
-        self._leftovers = (self.path, self.path.parent) if folder else (self.path,)
+    def leave_nothing(self) -> None:
+        """When the lock is given back, remove its file and the empty folders made for it."""
+        self._leave_nothing = True
 
     def __exit__(self, *_: object) -> None:
         if self._other is not None:
             self._other.release()  # Windows removes no file that is open
             self._other = None
-        if self._leftovers:
+        if self._leave_nothing:
             with suppress(OSError):
                 self.path.unlink()
         if self._file is not None:
             self._file.truncate(0)  # who held it is nobody's business any more
             self._file.close()
             self._file = None
-        if self.path.parent in self._leftovers:
+        if self._leave_nothing:
             with suppress(OSError):  # a file of somebody else's: the folder stays
-                self.path.parent.rmdir()
+                for folder in self._made:
+                    folder.rmdir()

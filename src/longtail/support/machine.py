@@ -28,6 +28,14 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
+def most_threads() -> int:
+    """The most CPU threads that may be asked for: beyond some thousands torch ends by a crash.
+
+    No computation here gains from more than there are cores, and few machines have 1,024.
+    """
+    return max(1024, os.cpu_count() or 1)
+
+
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "longtail": __version__}
     for package in ("torch", "numpy"):

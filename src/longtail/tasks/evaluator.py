@@ -31,10 +31,10 @@ class Evaluator:
 
     Attributes:
         further: names of scores that it gives and the objective does not.
-        captured: whether small batches of the model may replay a CUDA graph. Say False in a
-            subclass that wants more of a model than ``model(inputs)``, each row for itself.
-        batch_size: rows per batch of a plain model; a stack of replicas takes as many as it has
-            numbers for.
+        captured: whether small batches of the model may replay a CUDA graph. Set it to False in a
+            subclass that asks more of a model than ``model(inputs)`` with each row on its own.
+        batch_size: rows per batch of a plain model; for a stack of replicas the number follows from
+            the size of its inputs.
     """
 
     further: Sequence[str] = ()
@@ -60,7 +60,9 @@ class Evaluator:
             examples = sequence.test(tasks.start)
         sums = _sums(model, examples, objective, self.batch_size, task, len(tasks))
         names = [objective.score_name, *(name for name, _ in objective.further)]
-        if len(tasks) == 1:  # a number is sent with the division, an array is copied and waited for
+        # Dividing by a Python number needs no copy to the device; dividing by an array would copy
+        # it and wait.
+        if len(tasks) == 1:
             means = sums / int(sequence.test_sizes[tasks.start])
         else:
             sizes = torch.from_numpy(sequence.test_sizes[tasks.start : tasks.stop])
@@ -167,7 +169,7 @@ def _sums(
                 if total is None:
                     total = scores.new_zeros(shape, dtype=torch.float64)
                 number = task[start : start + rows]
-                if number.device.type == "cpu" and number[0] == number[-1]:  # large tasks
+                if number.device.type == "cpu" and number[0] == number[-1]:  # of one task
                     total[..., int(number[0])] += scores.sum(-1, dtype=torch.float64)
                     continue
                 index = number.to(scores.device).expand(scores.shape)

@@ -111,31 +111,16 @@ class Run:
         self.losses = Losses(self.device)
         self.gradient = choose_gradient(method, self.autocast, self.scaler, self.losses.note)
         self.average = build_average(model, settings)
-        # One of its own, for evaluators that remember what weights have scored.
+        # A copy, because an evaluator may remember what the weights themselves have scored.
         self.evaluate_average = copy.copy(self.evaluate) if self.average is not None else None
         self.position = Position()
         self.divergence = Divergence(parameter_groups(model), lead_of(model))
         self.best: Best | None = None  # the best epoch of this task so far
-        trained = sequence.train_sizes > 0
-        objective = sequence.objective
-        own = () if self.evaluate is None else self.evaluate.further
-        names = (objective.score_name, *(name for name, _ in objective.further), *own)
-        matrices = {
-            name: ScoreMatrix(sequence.test_sizes, objective.higher_is_better, trained)
-            for name in names
-        }
-        if self.average is not None:
-            matrices |= of_average(copy.deepcopy(matrices), objective.score_name)
-        self.recorder = Recorder(matrices, objective.score_name)
+        self.recorder = _recorder(sequence, self.evaluate, averaged=self.average is not None)
         size = settings.batch_size * settings.accumulate
         each = -(-sequence.trained_rows // size) * settings.epochs
-        self._steps_before = [0, *np.cumsum(each).tolist()]  # each task, and in all
-        capture = captures(settings, self.device, self.optim)
-        if settings.compile:
-            compile_model(model, fixed_shapes=capture)
-        self.take_step = GraphStep(self) if capture else step
-        replays = capture and self.evaluate is not None and self.evaluate.captured
-        self.scored = GraphForward(model) if replays else model
+        self._steps_before = [0, *np.cumsum(each).tolist()]  # before each task; last, of all tasks
+        self.take_step, self.scored = _step_and_scored(self)
 
     @property
     def matrices(self) -> dict[str, ScoreMatrix]:
@@ -146,11 +131,11 @@ class Run:
         return self.matrices[self.recorder.main]
 
     def schedule_place(self, done: int, steps: int) -> tuple[int, int]:
-        """How many steps are done of what the learning rate's schedule stretches over.
+        """How many steps of the learning rate's schedule are done, and how many it has.
 
         Args:
             done: steps of the task at hand.
-            steps: of one of its epochs.
+            steps: how many one of its epochs has.
         """
         if self.settings.span == "task":
             return done, self.settings.epochs * steps
@@ -176,7 +161,7 @@ class Run:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """In the precision of training; not compiled, which would take long for each new shape."""
+        """Evaluate in the precision of training, uncompiled: a new shape takes long to compile."""
         plain = torch.compiler.set_stance("force_eager") if self.settings.compile else _NOTHING
         with self.autocast, plain:
             yield
@@ -190,7 +175,7 @@ class Run:
         self.best = load_best(state["best"], self.device)
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        if "diverged" in state:  # not in snapshots from before it was looked for
+        if "diverged" in state:  # older snapshots did not record it
             self.divergence.first = state["diverged"].to(self.device)
         if "losses" in state:
             self.losses.load_state_dict(state["losses"])
@@ -214,8 +199,9 @@ def train(
 
     Args:
         on_evaluation: called as `on_evaluation(run, after, tasks, scores)` when scores [*lead,
-            len(tasks)] were recorded: of all tasks so far where that is due, else of the last. In
-            order, but perhaps later: scores of single tasks are read when somebody looks.
+            len(tasks)] were recorded: of all tasks so far where that is due, else of the last. The
+            calls come in order, but perhaps late: scores of a single task are recorded when
+            somebody reads the matrix.
         on_step: called after every optimizer step, and after every task, with a state that
             `run.state_dict()` may save; may raise `Interrupted`.
     """
@@ -277,9 +263,10 @@ def batch_order(run: Run, examples: Examples) -> Tensor:
 
 
 def arranged(run: Run, examples: Examples, order: Tensor) -> tuple[Examples, Tensor]:
-    """The examples laid out in the order of this epoch, where they offer that, and where to look.
+    """The examples in the order of this epoch, where they can be copied so, and the rows to read.
 
-    Worth it on a CPU, for many batches and epochs of replicas whose data lie far apart.
+    The copy pays on a CPU, for many batches and epochs of replicas whose data lie far apart in
+    memory. Elsewhere the examples and the order are returned as they are.
     """
     lay_out = getattr(examples, "arranged", None)
     few = len(examples) <= run.settings.batch_size or run.settings.epochs == 1
@@ -321,6 +308,36 @@ def compare_epoch(run: Run) -> None:
     beside = run.method.beside_weights()
     run.best = keep_best(run.best, run.model, score, higher, run.ties, loss, beside)
     set_mode(run, training=True)
+
+
+def _recorder(sequence: TaskSequence, evaluate: Evaluator | None, *, averaged: bool) -> Recorder:
+    """Empty score matrices: of the objective's scores and of those that the evaluator adds.
+
+    With `averaged` there is a second one of each, for the average of the weights.
+    """
+    objective, trained = sequence.objective, sequence.train_sizes > 0
+    own = () if evaluate is None else evaluate.further
+    names = (objective.score_name, *(name for name, _ in objective.further), *own)
+    matrices = {
+        name: ScoreMatrix(sequence.test_sizes, objective.higher_is_better, trained)
+        for name in names
+    }
+    if averaged:
+        matrices |= of_average(copy.deepcopy(matrices), objective.score_name)
+    return Recorder(matrices, objective.score_name)
+
+
+def _step_and_scored(run: Run) -> tuple[Callable[[Run, Examples, Tensor], None], nn.Module]:
+    """What takes a step, and the model that is scored: both replay CUDA graphs where captured.
+
+    The model is compiled here, in place, where the settings ask for it.
+    """
+    capture = captures(run.settings, run.device, run.optim)
+    if run.settings.compile:
+        compile_model(run.model, fixed_shapes=capture)
+    take_step = GraphStep(run) if capture else step
+    replays = capture and run.evaluate is not None and run.evaluate.captured
+    return take_step, GraphForward(run.model) if replays else run.model
 
 
 def _check_replicas(model: nn.Module, sequence: TaskSequence, seed: Seed) -> None:

@@ -27,7 +27,8 @@ from longtail.tasks.task_models import TaskModel
 from longtail.training.optimizer_class import OptimizerClass, find_optimizer
 from longtail.training.settings import TrainSettings
 
-MOMENTS = ("first_moment", "second_moment", "beta3")  # of a policy, in a group of Continual Adam
+# The settings of a policy that a parameter group of Continual Adam has too.
+MOMENTS = ("first_moment", "second_moment", "beta3")
 MOST_GRAPHS = 64  # captured steps of a run; further shapes run uncaptured
 
 
@@ -82,7 +83,9 @@ def build_optimizer(
         return rates[lr] if captured else lr
 
     joined: dict[tuple[Any, ...], dict[str, Any]] = {}
-    apart = bool(chosen.of_replicas((), 0))  # what is measured of a model is measured of each
+    # An optimizer that takes `lead` computes one statistic per model, so policies must not share a
+    # group.
+    apart = bool(chosen.of_replicas((), 0))
     copies = lead_of(model)[1] if lead_of(model) else 1
     for i, params, policy in _assigned(model, groups, policies):
         moments = {k: getattr(policy, k) for k in MOMENTS} if chosen.ours else {}
@@ -126,7 +129,10 @@ def _check_policies(policies: Sequence[Policy], chosen: OptimizerClass) -> None:
 def _assigned(
     model: nn.Module, groups: Sequence[list[nn.Parameter]], policies: Sequence[Policy]
 ) -> list[tuple[int, list[nn.Parameter], Policy]]:
-    """Which parameters are under which policy, and its number."""
+    """The number of each policy, parameters that are under it, and the policy itself.
+
+    Parameters of one task at a time are listed on their own, under plain Adam.
+    """
     passing = {id(p) for p in task_parameters(model)}
     found: list[tuple[int, list[nn.Parameter], Policy]] = []
     for i, (params, policy) in enumerate(zip(groups, policies, strict=True)):
@@ -139,13 +145,13 @@ def _assigned(
 
 
 def _arguments(settings: TrainSettings, chosen: OptimizerClass) -> dict[str, Any]:
-    """What the settings of training say to the constructor."""
+    """The arguments of the constructor that follow from the settings of training."""
     if chosen.ours:
         return {
             "betas": settings.betas,
             "eps": settings.eps,
             "weight_decay": settings.weight_decay,
-            "fused": settings.fused,  # not None for False, which would be fused on a GPU
+            "fused": settings.fused,  # False stays False: None would be fused on a GPU
         }
     arguments: dict[str, Any] = {"lr": settings.lr}
     if chosen.accepts("weight_decay"):
@@ -160,10 +166,11 @@ def _arguments(settings: TrainSettings, chosen: OptimizerClass) -> dict[str, Any
 def begin_task(
     model: nn.Module, optimizer: Optimizer, task: int, *, captured: bool = False
 ) -> None:
-    """Tell models with parameters of one task at a time which it is; their state begins anew.
+    """Tell models with parameters of one task at a time which task begins.
 
-    Also where the optimizer hears of no boundary: the moments are those of another task's head.
-    `captured` says that steps are, and read the state where it is.
+    The optimizer's state of these parameters begins anew, also under a policy without a boundary:
+    the moments are those of another task's head. `captured` says that steps are captured: they read
+    the state at fixed addresses, so it is then cleared in place.
     """
     for member in members_of(model):
         if isinstance(member, TaskModel):
@@ -200,9 +207,10 @@ def compile_model(model: nn.Module, fixed_shapes: bool) -> None:
 
 
 def set_learning_rate(optimizer: Optimizer, settings: TrainSettings, done: int, total: int) -> None:
-    """Linear warm-up, then linear decay, over a task or the sequence: `done` of `total` steps are.
+    """Warm up linearly and decay linearly, over a task or the sequence, as the settings say.
 
-    A formula of the base rate: nothing stays at zero from the task before.
+    `done` of its `total` steps are taken. The rate is computed from the base rate each time, so one
+    that ended at zero does not stay there in the next task.
     """
     if settings.schedule == "constant" and not settings.warmup:
         return

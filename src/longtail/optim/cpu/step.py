@@ -133,7 +133,7 @@ class CpuTogether:
         return True
 
     def end_task(self, optimizer: Any, known: bool) -> bool:
-        """False: the compiled boundary takes one group, whose betas and policies it has."""
+        """False: the compiled boundary takes one group at a time, with that group's settings."""
         return False
 
 
@@ -144,14 +144,14 @@ class _Plan(NamedTuple):
     flags: list[int]  # of each group
     params: list[Tensor]
     frozen: list[bool]  # which parameters had no gradient
-    strides: list[tuple[int, ...]]
+    strides: list[tuple[int, ...]]  # of the gradients, as are sizes and dtypes
     sizes: list[int]
     dtypes: list[torch.dtype]
     states: list[dict[str, Tensor]]  # of the groups' parameters
     layouts: "_Layouts"  # of the parameters
-    entries: list[Tensor]  # all tensors in them
+    entries: list[Tensor]  # all tensors in `states`
     tensors: list[Tensor]  # those in the table
-    addresses: list[int]
+    addresses: list[int]  # of `tensors`
 
 
 class _Layouts(NamedTuple):
@@ -205,7 +205,7 @@ class _Planned:
         """How many parameters had taken a step; None, with nothing done, if there is no plan."""
         flags = _flags(optimizer, group)
         plan = self.plan
-        if plan is None and len(optimizer.param_groups) > 1:  # its steps were taken with others'
+        if plan is None and len(optimizer.param_groups) > 1:  # all groups were stepped by one plan
             plan = self.plan = _make_plan(optimizer, [group], [flags])
         # A parameter without a gradient now may have had one earlier in the task.
         if plan is None or any(plan.frozen):
@@ -242,13 +242,13 @@ def _holds(
 def _states(optimizer: Any, groups: list[Group]) -> list[dict[str, Tensor]]:
     """The states of the groups' parameters that have one."""
     found = optimizer.state
-    if len(optimizer.param_groups) == len(groups):  # hashing a tensor costs more than a walk
+    if len(optimizer.param_groups) == len(groups):  # to look one up, it is hashed: that is slow
         return list(found.values())
     return [found[p] for group in groups for p in group["params"] if p in found]
 
 
 def _gradients(params: list[Any], plan: _Plan) -> list[int] | None:
-    """The gradients' addresses, or None if they are not of the kind that the plan has."""
+    """The gradients' addresses, or None if the plan was made for gradients of another layout."""
     grads = [p.grad for p in params]
     if [g is None for g in grads] != plan.frozen:
         return None
@@ -328,7 +328,7 @@ def _rows(optimizer: Any, group: Group) -> list[Row] | None:
 
 
 def _fits(row: Row) -> bool:
-    """Whether the kernel may see all of it as flat arrays of one dtype, but for v_c."""
+    """Whether parameter and state are flat arrays of one dtype to the kernel; v_c may be coded."""
     p, *moments, step, past_steps = row
     coded = None if row.past_exp_avg_sq is None else row.past_exp_avg_sq.dtype in CODED
     return (

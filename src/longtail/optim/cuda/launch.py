@@ -62,7 +62,7 @@ class Launcher:
         return public
 
     def _direct(self, compiled: Any, arguments: tuple[Any, ...]) -> Iterator[Launch]:
-        """Ways into the compiled kernel, the shortest first."""
+        """The callables that can launch the compiled kernel, fastest first."""
         head = (self._programs, 1, 1, self._stream)
         hooks = (None, None, None)
         try:
@@ -82,9 +82,13 @@ def current_stream(device: torch.device) -> int:
 
 @contextmanager
 def aside(device: torch.device) -> Iterator[bool]:
-    """If a graph is being captured, do this now and wait for it, instead of at each replay.
+    """Run the block's kernels now, also where a graph is being captured.
 
-    Yields whether that is so.
+    The graph would record them and repeat them at each replay, so they are then launched on a
+    stream that takes no part in the capture, and waited for.
+
+    Yields:
+        Whether a graph is being captured.
     """
     if not torch.cuda.is_current_stream_capturing():
         yield False
