@@ -73,7 +73,7 @@ class MoFO(ContinualAdamW):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, with a fraction of its own or the one of all groups."""
-        own: dict[str, Any] = getattr(self, "_own", self.defaults)  # which come later
+        own: Any = getattr(self, "_own", self.defaults)  # which come later
         whole = {**own, **param_group}
         _check_fraction(whole["fraction"])
         super().add_param_group(whole)
