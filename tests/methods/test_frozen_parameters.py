@@ -56,6 +56,19 @@ def test_agem_projects_what_is_left_to_train() -> None:
     before = model[0].weight.detach().clone()
     learn(method, examples())
     assert torch.equal(before, model[0].weight)
+    # What is projected is what is trained: a gradient left from before has no part in it.
+    batch = examples()[torch.arange(8)]
+    projected = []
+    for left in (None, torch.randn_like(model[0].weight)):
+        model.zero_grad()
+        model[0].weight.grad = left
+        method.buffer.draws = 0
+        torch.manual_seed(3)
+        method.loss(batch).backward()
+        method.after_backward()
+        projected.append([p.grad.clone() for p in model[2].parameters()])
+    for a, b in zip(*projected, strict=True):
+        torch.testing.assert_close(a, b)
     model[0].requires_grad_(True)
     learn(method, examples())
     assert not torch.equal(before, model[0].weight)
@@ -87,3 +100,18 @@ def test_ewc_guards_the_old_weights_of_a_model_that_has_grown(fisher: str) -> No
     again = method.fisher(task, None)
     for a, b in zip(again, expected, strict=False):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("fisher", ["example", "batch"])
+def test_a_task_that_trains_a_new_head_alone_leaves_what_is_guarded(fisher: str) -> None:
+    """All that the method knows is frozen."""
+    model = make_model()
+    methods = [EWC(model, CLASSIFICATION, fisher=fisher), AGEM(model, CLASSIFICATION, buffer=10)]
+    for method in methods:
+        learn(method, examples())
+    guarded = [F.clone() for F in methods[0].sum_F]
+    model.requires_grad_(False)
+    model.append(nn.Linear(3, 3))
+    for method in methods:
+        learn(method, examples())
+    assert all(torch.equal(a, b) for a, b in zip(guarded, methods[0].sum_F, strict=True))

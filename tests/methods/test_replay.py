@@ -393,3 +393,12 @@ def test_derpp_stores_outputs_with_the_examples_that_they_are_of() -> None:
     assert not len(method.buffer)
     method.observe((x, y))
     assert len(method.buffer) == 8
+
+
+def test_derpp_counts_examples_by_inputs_where_targets_are_vectors() -> None:
+    model = nn.Linear(6, 2).double()
+    method = DERPlusPlus(model, REGRESSION, buffer=10)
+    x, y = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
+    method.loss((x, y)).backward()
+    method.observe((x, y))
+    assert len(method.buffer) == 5

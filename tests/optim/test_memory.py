@@ -451,11 +451,18 @@ def rewritten(path: Path, change: Any) -> None:
     [
         (
             lambda header, memory: header["past_exp_avg_sq/body.bias"].update(shape=[2, 2]),
-            "past_exp_avg_sq/body.bias is 2x2 and not 4",
+            "past_exp_avg_sq/body.bias is 2x2 there and not 4",
         ),
         (
             lambda header, memory: header["past_exp_avg_sq/head.weight"].update(shape=[4, 3]),
-            "past_exp_avg_sq/head.weight is 4x3 and not 3x4",
+            "past_exp_avg_sq/head.weight is 4x3 there and not 3x4",
+        ),
+        (  # as that of a complex parameter is kept
+            lambda header, memory: (
+                header["past_exp_avg_sq/body.bias"].update(shape=[2, 2]),
+                memory["parameters"]["body.bias"].update(shape=[2]),
+            ),
+            "body.bias",
         ),
         (lambda header, memory: memory.update(code=None), "its description is damaged"),
         (lambda header, memory: memory.update(code={"x": 1}), "its description is damaged"),

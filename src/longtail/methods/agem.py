@@ -62,10 +62,14 @@ class AGEM(Method):
     def after_backward(self) -> None:
         if self.reference is None:
             return
+        loss, self.reference = self.reference, None
         live = [p for p in self.parameters if p.requires_grad]  # some may have been frozen since
-        found = iter(torch.autograd.grad(self.reference, live, materialize_grads=True))
-        references = [next(found) if p.requires_grad else p.detach() for p in self.parameters]
-        self.reference = None
+        if not live:
+            return
+        found = iter(torch.autograd.grad(loss, live, materialize_grads=True))
+        references = [
+            next(found) if p.requires_grad else torch.zeros_like(p) for p in self.parameters
+        ]
         count = len(self.groups[0])
         for i, group in enumerate(self.groups):
             grads, moved = gradients(group, references[i * count : (i + 1) * count])

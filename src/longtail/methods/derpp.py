@@ -25,8 +25,13 @@ from longtail.methods.base import (
     rows_of,
     size_of,
 )
-from longtail.methods.buffers import ReservoirBuffer, widen
+from longtail.methods.buffers import ReservoirBuffer, tensors_of, widen
 from longtail.tasks import Batch, Outputs, Ragged
+
+
+def rows_in(inputs: Any, lead: tuple[int, ...]) -> int:
+    """How many examples (per replica) inputs have; policies of a stack share them."""
+    return next(iter(tensors_of(inputs))).shape[len(lead[1:])]
 
 
 class DERPlusPlus(Method):
@@ -72,11 +77,11 @@ class DERPlusPlus(Method):
         if self.outputs is None:
             raise ValueError("DER++ stores what the model answered: call loss() before observe()")
         if isinstance(self.outputs, Tensor) and self.row_weights is None:  # else it was padded
-            answered = self.outputs.shape[len(self.lead)]
-            if answered != size_of(batch):
+            answered, rows = self.outputs.shape[len(self.lead)], rows_in(batch[0], self.lead)
+            if answered != rows:
                 raise ValueError(
-                    f"DER++ stores what the model answered: observe() got {size_of(batch)} "
-                    f"examples and the last loss() was of {answered}"
+                    f"DER++ stores what the model answered: observe() got {rows} examples and the "
+                    f"last loss() was of {answered}"
                 )
         remember = self.objective.remember
         self.buffer.add(*batch, remember(self.outputs) if remember else self.outputs)

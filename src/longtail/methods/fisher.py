@@ -82,6 +82,8 @@ class Fisher:
         """From all examples, or from the rows `chosen` [*lead, n]; in the parameters' order."""
         n = len(examples) if chosen is None else chosen.shape[-1]
         with evaluation_mode(self.model), torch.enable_grad():
+            if not any(p.requires_grad for member in self.members for p in member.parameters):
+                return [torch.zeros_like(p) for m in self.members for p in m.parameters]
             if self.kind != "example":
                 return self._per_batch(examples, chosen, n)
             found: list[Tensor] = []
@@ -108,7 +110,7 @@ class Fisher:
         if list(member.modules()) != modules:  # the model has grown
             chain = _plain_chain(member)
         total = {id(p): torch.zeros_like(p) for p in parameters}
-        size = CHUNK if chain else max(1, NUMBERS // sum(map(Tensor.numel, parameters)))
+        size = CHUNK if chain else max(1, NUMBERS // max(1, sum(map(Tensor.numel, parameters))))
         for batch in self._batches(examples, chosen, n, size):
             if chain is not None and _one_row_each(chain, batch[0], len(self.lead)):
                 _add_closed_form(chain, self.objective, batch, len(self.lead), n, total)

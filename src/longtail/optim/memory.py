@@ -404,10 +404,6 @@ class _Loading:
             _check_code(memory.get("code", codes.CODE))
         except DAMAGED:
             raise TensorFileError("its description is damaged") from None
-        for key, entry in header.entries.items():
-            record = records.get(key.partition("/")[2])
-            if record is not None and entry.shape not in (record.shape, (*record.shape, 2)):
-                raise TensorFileError(f"{key} is {_by(entry.shape)} and not {_by(record.shape)}")
         return cls(path, file, header, grow, memory, records)
 
     def match(
@@ -459,14 +455,21 @@ class _Loading:
             )
 
     def check(self, optimizer: ContinualAdam, chosen: Mapping[Tensor, tuple[str, Record]]) -> None:
-        """Raise where the file lacks what this week's policy averages over."""
+        """Raise where the file lacks what this week's policy averages over, or has other shapes."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter not in chosen:
                     continue
-                name, _ = chosen[parameter]
+                name, record = chosen[parameter]
+                wanted = (*record.shape, 2) if parameter.is_complex() else record.shape
                 for kind in _kinds(group):
-                    if kind != FIRST_MOVING and f"{kind}/{name}" not in self.header.entries:
+                    entry = self.header.entries.get(f"{kind}/{name}")
+                    if entry is not None and entry.shape != wanted:
+                        raise ValueError(
+                            f"Cannot load {self.path}: {kind}/{name} is {_by(entry.shape)} there "
+                            f"and not {_by(wanted)}"
+                        )
+                    if kind != FIRST_MOVING and entry is None:
                         setting = "second_moment" if kind == SECOND else "first_moment"
                         raise ValueError(
                             f"Cannot load {self.path}: {setting}={group[setting]!r} needs a past "

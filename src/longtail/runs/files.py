@@ -124,7 +124,7 @@ class TrainingFiles(ABC):
     ) -> None: ...
 
     def _names(self) -> tuple[str, ...]:
-        """Of the files that training writes, the end mark first."""
+        """The names of the files that training writes, the end mark first."""
         return self.RESULT, self.CHECKSUMS, *self.CHECKED, self.TIMING, self.ERROR
 
     def refuse_folders(self) -> None:
