@@ -402,13 +402,13 @@ def _signalled(pid: int, number: int) -> bool:
 def being_written(out: Path) -> Iterator[Path]:
     """Snapshots that somebody is writing, or was when killed."""
     for depth in ("", "runs/*/", "stacks/*/"):
-        yield from out.glob(f"{depth}snapshot/writing.*.tmp")
+        yield from out.glob(f"{depth}snapshot/.*.draft")
 
 
 def temporary(out: Path) -> Iterator[Path]:
     """Other files of which that is so."""
     for depth in ("", "runs/*/", "stacks/*/"):
-        yield from out.glob(f"{depth}.*.tmp")
+        yield from out.glob(f"{depth}.*.draft")
 
 
 def digests(out: Path) -> dict[str, str]:

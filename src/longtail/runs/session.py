@@ -34,7 +34,7 @@ from longtail.runs.snapshot import (
 from longtail.runs.summary import run_summary, stack_summaries
 from longtail.runs.values import first_difference
 from longtail.support.devices import choose_device, hardware
-from longtail.support.files import FolderLock, remove_temporary
+from longtail.support.files import FolderLock
 from longtail.support.machine import most_threads, now, versions
 from longtail.support.random import derive
 from longtail.support.signals import Stopped, StopRequest
@@ -228,7 +228,6 @@ def _held(
     A new folder is left as it was where anything goes wrong before training begins.
     """
     with FolderLock(files.folder) as lock:
-        remove_temporary(files.folder)
         new = {path.name for path in files.folder.iterdir()} <= {files.lock.name}
         try:
             files.refuse_folders()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import random
 import shutil
 import time
@@ -27,9 +26,10 @@ import numpy as np
 import torch
 
 from longtail.runs.values import first_difference
-from longtail.support.files import open_new, remove_temporary, sync_folder
+from longtail.support.files import drafting
 
 FORMAT = 1  # of what is in a snapshot; those from before it was written down are of the first
+DRAFT = "snapshot.pt"  # what a snapshot is called that has no checksum yet
 ZIP = b"PK\x03\x04"  # how a file of `torch.save` begins
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -142,18 +142,12 @@ class Snapshots:
 
     def _write(self, content: dict[str, Any], number: int) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
-        remove_temporary(self.folder)
-        opened, temporary = open_new(self.folder, "writing")
-        try:
-            with opened as file:
-                hashed = _HashedFile(file)
-                torch.save(content, cast(IO[bytes], hashed))
-                hashed.finish()
+        with drafting(self.folder / DRAFT) as draft:
+            hashed = _HashedFile(draft.file)
+            torch.save(content, cast(IO[bytes], hashed))
+            hashed.finish()
             path = self.folder / f"{number:08d}-{hashed.sha.hexdigest()}.pt"
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(self.folder)
+            draft.publish(path)
         return path
 
     def _refuse_other(self, config: Mapping[str, Any], path: Path) -> None:
@@ -194,8 +188,6 @@ class _HashedFile:
     def finish(self) -> None:
         if self.error is not None:
             raise self.error
-        self.file.flush()
-        os.fsync(self.file.fileno())
 
 
 def _refuse_format(content: dict[str, Any], path: Path) -> None:

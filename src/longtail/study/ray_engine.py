@@ -27,7 +27,7 @@ from typing import Any
 from longtail.runs.files import RunFiles
 from longtail.study.display import Overview
 from longtail.study.jobs import Job, JobOptions, train_job
-from longtail.support.files import LOCK
+from longtail.support.files import LOCK, is_draft
 
 RETRIES = 3  # of a job whose worker died; its own errors are final
 SEND_SECONDS = 10.0
@@ -60,7 +60,7 @@ def pack(folder: Path) -> bytes:
     with tarfile.open(fileobj=out, mode="w") as archive:
         for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
             # A file may be renamed while we look: what is there a moment later is a newer one.
-            if path.name != LOCK and not path.name.endswith(".tmp") and path.is_file():
+            if path.name != LOCK and not is_draft(path.name) and path.is_file():
                 try:
                     archive.add(path, arcname=str(path.relative_to(folder)), recursive=False)
                 except FileNotFoundError:

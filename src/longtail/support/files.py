@@ -1,13 +1,23 @@
-"""Files that are whole or absent, and a folder only one process may write to."""
+"""Files that are whole or absent, and a folder only one process may write to.
+
+`replacing` is the one way to write a file, `write_atomic` and `write_json` are short for it.
+"""
 
 from __future__ import annotations
 
 import errno
+import functools
+import hashlib
 import json
 import os
+import platform
+import re
 import secrets
+import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,7 +27,6 @@ except ImportError:  # Windows
     fcntl = None
 
 LOCK = ".lock"  # the name of a folder's lock
-TEMPORARY = ".tmp"  # how the names of files end that are being written
 
 
 class FolderBusyError(ValueError):
@@ -41,9 +50,9 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is not None:
+        if error.filename is not None and not is_draft(os.fspath(error.filename)):
             raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 @contextmanager
@@ -57,40 +66,159 @@ def refusing(out: Path, what: str, flag: str = "--out ") -> Iterator[None]:
         raise ValueError(f"{flag}{out}: {what} ({error.strerror})") from None
 
 
-def open_new(folder: Path, prefix: str) -> tuple[IO[bytes], Path]:
-    """A file in ``folder`` that was not there, open for writing, under a name nobody can foresee.
+@contextmanager
+def replacing(path: Path, buffering: int = -1) -> Iterator[IO[bytes]]:
+    """A file to write to that takes the place of ``path`` when all went well.
 
-    A name that could be foreseen could be a link that somebody put there, to a file of ours.
+    This is how every file of ours is written, large ones piece by piece. Readers see the old file
+    or the new one, after a power cut too; where something goes wrong, the old one stays. A link
+    under this name is replaced, never written through. The folder must exist.
+
+        with replacing(path) as file:
+            file.write(...)
+
+    Args:
+        path: the file.
+        buffering: as `open` takes it; 0 for few and large writes.
     """
-    while True:
-        path = folder / f"{prefix}.{secrets.token_hex(8)}{TEMPORARY}"
-        with suppress(FileExistsError):
-            descriptor = not_through_a_link(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            return os.fdopen(descriptor, "wb"), path
-
-
-def remove_temporary(folder: Path) -> None:
-    """Drop what a killed process left half written; for a folder that only this one writes to."""
-    for path in folder.glob(f"*{TEMPORARY}"):
-        path.unlink(missing_ok=True)
+    with drafting(path, buffering) as draft:
+        yield draft.file
+        draft.publish(path)
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
-    """Write under a temporary name, fsync, rename: readers see the old file or the new one."""
+    """Write a whole file with `replacing`."""
+    with replacing(path, buffering=0) as file:
+        view = memoryview(content.encode() if isinstance(content, str) else content)
+        while view:  # an unbuffered write may stop early
+            view = view[file.write(view) :]
+
+
+@dataclass
+class Draft:
+    """A file that has no name of its own yet."""
+
+    file: IO[bytes]
+    path: Path
+    published: bool = False
+
+    def publish(self, path: Path) -> None:
+        """Give the file its name, in the folder it lies in, and make it survive a power cut."""
+        with naming(path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            if fcntl is None:  # Windows renames no file that is open
+                self.file.close()
+            os.replace(self.path, path)
+            self.published = True
+            sync_folder(path.parent)
+
+
+@contextmanager
+def drafting(path: Path, buffering: int = -1) -> Iterator[Draft]:
+    """The draft of a file whose last name may depend on its content; `replacing` is for the others.
+
+    It lies in the same folder under a name that nobody can foresee, which could otherwise be a link
+    somebody put there, to a file of ours. A draft that is not published is removed; what a killed
+    process left is removed by the next draft of the same file.
+    """
+    with naming(path):
+        _remove_left_drafts(path)
+        draft = _open_draft(path, buffering)
     try:
-        opened, temporary = open_new(path.parent, f".{path.name}")
-    except OSError as error:  # about a name that nobody has seen
-        raise OSError(error.errno, error.strerror, str(path)) from None
+        with naming(path), draft.file:
+            yield draft
+    finally:
+        if not draft.published:
+            draft.path.unlink(missing_ok=True)
+
+
+# `.table.json.<this kernel>-<chance>.draft` is a draft of table.json.
+_DRAFT = re.compile(r"\.(?P<target>.+)\.(?P<kernel>[0-9a-f]{8})-[0-9a-f]{16}\.draft", re.DOTALL)
+_STALE = 24 * 3600  # seconds without a write, after which no process elsewhere is waited for
+
+
+def is_draft(name: str) -> bool:
+    """Whether a file of this name is one that `replacing` has not finished."""
+    return _DRAFT.fullmatch(os.path.basename(name)) is not None
+
+
+def _open_draft(target: Path, buffering: int) -> Draft:
+    """A new file, locked for as long as it is open: who would remove it sees that it is alive."""
+    while True:
+        chance = secrets.token_hex(8)
+        path = target.with_name(f".{target.name}.{_kernel()}-{chance}.draft")
+        try:
+            descriptor = not_through_a_link(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            continue
+        if _lock(descriptor, wait=True) is None or _is_at(descriptor, path):
+            return Draft(os.fdopen(descriptor, "wb", buffering), path)
+        os.close(descriptor)  # taken for a dead one in the moment before it was locked
+
+
+def _remove_left_drafts(target: Path) -> None:
+    """Remove the drafts of ``target`` that no living process writes.
+
+    The kernel gives a lock back when a process ends, however it ends, whatever its number was and
+    in whichever container. A draft made under another kernel may lie on a volume that carries no
+    locks between machines: it must be a day old, too.
+    """
+    names: list[str] = []
+    with suppress(OSError):  # no such folder, or not to be listed: writing will tell
+        names = os.listdir(target.parent)
+    for name in names:
+        draft = _DRAFT.fullmatch(name)
+        if draft is not None and draft["target"] == target.name:
+            with suppress(OSError):  # another process was faster, or it is not ours to remove
+                _remove_if_dead(target.with_name(name), ours=draft["kernel"] == _kernel())
+
+
+def _remove_if_dead(draft: Path, *, ours: bool) -> None:
+    state = draft.lstat()
+    stale = time.time() - state.st_mtime > _STALE
+    if not stat.S_ISREG(state.st_mode):
+        return
+    if fcntl is None:  # Windows removes no file that is open
+        if stale:
+            draft.unlink()
+        return
+    descriptor = not_through_a_link(draft, os.O_RDWR | os.O_NONBLOCK)
     try:
-        with naming(path), opened as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        locked = _lock(descriptor, wait=False)
+        if (locked and ours) or (locked is not False and stale):
+            draft.unlink()  # still locked: its writer may be waiting for the lock it begins with
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, *, wait: bool) -> bool | None:
+    """Whether a file could be locked; None where the system or the volume has no such locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+@functools.cache
+def _kernel() -> str:
+    """What tells this running kernel from others: its locks are kept there."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+        text = platform.node()
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def write_json(path: Path, value: Any) -> None:

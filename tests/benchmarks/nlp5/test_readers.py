@@ -403,14 +403,14 @@ def test_an_archive_is_unpacked_whole_or_not_at_all(
             member = tarfile.TarInfo(f"data/{name}")
             member.size = len(wikisql(NAMES))
             archive.addfile(member, io.BytesIO(wikisql(NAMES).encode()))
-    written = nlp5_sources.open_new
+    written = nlp5_sources.replacing
 
-    def full(folder: Path, prefix: str) -> Any:
-        if prefix.startswith("test"):
-            raise OSError(28, "No space left on device", str(folder / prefix))
-        return written(folder, prefix)
+    def full(path: Path) -> Any:
+        if path.name.startswith("test"):
+            raise OSError(28, "No space left on device", str(path))
+        return written(path)
 
-    monkeypatch.setattr(nlp5_sources, "open_new", full)
+    monkeypatch.setattr(nlp5_sources, "replacing", full)
     with pytest.raises(OSError, match="No space left"):
         nlp5_sources.unpack(root / "data.tar.bz2")
     assert os.listdir(root) == ["data.tar.bz2"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from longtail.support.downloads import DownloadError, Meter, Remote, fetch, verify
-from longtail.support.files import open_new
+from longtail.support.files import replacing
 
 _SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
 _WIKISQL = "https://github.com/salesforce/WikiSQL/raw/master/"
@@ -118,22 +118,13 @@ def fetch_task(task: str, folder: Path, quiet: bool) -> None:
 
 def unpack(path: Path) -> None:
     """The JSON lines of WikiSQL's archive, beside it; under their names only once all are there."""
-    parts: dict[Path, Path] = {}
     try:
-        with tarfile.open(path, "r:bz2") as archive:
+        with ExitStack() as files, tarfile.open(path, "r:bz2") as archive:
             for member in archive.getmembers():
-                name = Path(member.name).name
-                wanted = name.endswith(".jsonl") and member.isfile()  # a link may lead nowhere
+                wanted = member.name.endswith(".jsonl") and member.isfile()
                 source = archive.extractfile(member) if wanted else None
                 if source is not None:
-                    file, part = open_new(path.parent, name)
-                    parts[part] = path.parent / name
-                    with file:
-                        file.write(source.read())
-        for part, whole in parts.items():
-            os.replace(part, whole)
+                    file = files.enter_context(replacing(path.parent / Path(member.name).name))
+                    file.write(source.read())
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise ValueError(f"{path} cannot be unpacked ({error}): delete it and try again") from None
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
