@@ -6,6 +6,8 @@ CORE   := $(VENV)/.core
 STAMP  := $(VENV)/.installed
 # Byte code is made when a module is first imported: to make all of it would take half of a minute more.
 unexport PYTHONDONTWRITEBYTECODE
+# Some sandboxes announce a CPU's AMX and forbid it, and torch dies of it (docs/running.md).
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 # A worker for each core, which takes over waiting tests of slower ones; each has one thread (conftest.py).
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal

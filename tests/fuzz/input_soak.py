@@ -30,8 +30,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from longtail.support import amx
-
 SLOW = 10.0  # seconds; longer is a hang
 SILENT = 60.0  # seconds without a word from a worker: it hangs where no signal is heard
 MEMORY = 4 << 30  # bytes that inputs may ask for, beyond what is there at the start
@@ -182,7 +180,8 @@ class Progress:
 
 def soak(args: argparse.Namespace) -> list[dict[str, Any]]:
     """The counts of all attacks, from workers that share the inputs."""
-    amx.avoid()
+    # Every child inherits them: a CPU's AMX may be forbidden, and then torch dies of it.
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(dir=args.work) as folder:
         places = [Path(folder) / str(number) for number in range(args.jobs)]

@@ -41,8 +41,6 @@ from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from longtail.support import amx
-
 METHODS = ("finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem", "multitask")
 POLICIES = ("continual", "reset", "carry")
 STUDIES = {
@@ -446,7 +444,8 @@ def same_numbers(whole: Path, pieces: Path, names: list[str]) -> bool:
 
 def soak(args: argparse.Namespace) -> list[dict[str, Any]]:
     """The counts of all kinds, from workers that share the work."""
-    amx.avoid()  # once, before torch is imported: every child inherits the answer
+    # Every child inherits them: a CPU's AMX may be forbidden, and then torch dies of it.
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(dir=args.work) as folder:
         work = Path(folder)

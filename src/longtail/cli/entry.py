@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from longtail.cli.parser import Parser
-from longtail.support import amx, threads
+from longtail.support import threads
 
 COMMANDS = {
     "run": ("longtail.cli.run", "train one method on one benchmark"),
@@ -134,8 +134,6 @@ def _dispatch(argv: list[str]) -> int:
     computes = command in COMPUTING and not {"-h", "--help"} & set(argv)
     if computes:  # before anything imports torch
         threads.share_cores()
-        if trap := amx.avoid():
-            _say(f"warning: {trap}", 0)
     parser = make_parser(command if command in COMMANDS else None)
     if command is not None and command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.6)
