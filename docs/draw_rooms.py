@@ -35,6 +35,7 @@ PURPOSE = {
     "benchmarks": "each a sequence and a model",
     "models": "networks that benchmarks share",
     "replicas": "many small models as one program",
+    "memory": "what Continual Adam knows, as a file",
     "tasks": "sequences, examples, objectives",
     "optim": "Continual Adam and AdamW; cpu/ and cuda/ kernels",
     "metrics": "RP, LP, BWT, FGT",

@@ -6,17 +6,9 @@ TYPE_CHECKING = False  # not from typing, which would be nearly all of the time 
 if TYPE_CHECKING:
     from typing import Any
 
+    from longtail.memory import load_memory, prime, save_memory
     from longtail.names import __version__ as __version__
-    from longtail.optim import (
-        ContinualAdam,
-        ContinualAdamW,
-        TaskAverage,
-        end_task,
-        load_memory,
-        prime,
-        reset,
-        save_memory,
-    )
+    from longtail.optim import ContinualAdam, ContinualAdamW, TaskAverage, end_task, reset
 
 __all__ = [
     "ContinualAdam",
@@ -38,6 +30,6 @@ def __getattr__(name: str) -> Any:
         return __version__
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from longtail import optim
+    from longtail import memory, optim
 
-    return getattr(optim, name)
+    return getattr(memory if name in memory.__all__ else optim, name)

@@ -24,9 +24,9 @@ from longtail.benchmarks.vqa.tokens import WordPiece
 from longtail.benchmarks.wsd import prepared as wsd_prepared
 from longtail.benchmarks.wsd.miniature import miniature as few_words
 from longtail.benchmarks.wsd.tokens import HashingTokenizer
+from longtail.memory.file import load_memory, remembered, save_memory
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
-from longtail.optim.memory import load_memory, remembered, save_memory
 from longtail.report.results import load
 from longtail.runs.integrity import check_folder
 from longtail.runs.snapshot import Snapshots

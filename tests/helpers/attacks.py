@@ -45,9 +45,9 @@ from longtail.benchmarks.wsd import wordnet
 from longtail.benchmarks.wsd.miniature import miniature as few_words
 from longtail.benchmarks.wsd.semcor import read_semcor
 from longtail.benchmarks.wsd.tokens import HashingTokenizer
+from longtail.memory.file import load_memory, save_memory
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
-from longtail.optim.memory import load_memory, save_memory
 from longtail.report.results import load
 from longtail.runs.config import read_toml, resolve
 from longtail.runs.files import RunFiles

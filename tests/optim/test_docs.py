@@ -12,10 +12,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "continual_adam.md"
 
 @pytest.mark.parametrize(
     "name",
-    [*("continual_adam", "continual_adamw", "boundary"), *("memory", "param_names", "prime")],
+    [
+        *("optim.continual_adam", "optim.continual_adamw", "optim.boundary"),
+        *("memory.file", "memory.prime", "support.param_names"),
+    ],
 )
 def test_docstring_examples(name: str) -> None:
-    module = importlib.import_module(f"longtail.optim.{name}")
+    module = importlib.import_module(f"longtail.{name}")
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0

@@ -4,7 +4,7 @@ import os
 import warnings
 from typing import Any
 
-from longtail.optim.memory import memory_path, remembered
+from longtail.memory.file import memory_path, remembered
 from longtail.optim.wrappers import required
 
 

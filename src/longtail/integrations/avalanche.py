@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from avalanche.training.plugins import SupervisedPlugin
 
-from longtail.optim import end_task, load_memory, save_memory
-from longtail.optim.memory import memory_path
+from longtail.memory import load_memory, save_memory
+from longtail.memory.file import memory_path
+from longtail.optim import end_task
 
 
 class ContinualPlugin(SupervisedPlugin):

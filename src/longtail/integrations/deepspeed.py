@@ -27,10 +27,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from longtail.memory import MemoryReport
+from longtail.memory import load_memory as load_plain
+from longtail.memory import save_memory as save_plain
 from longtail.optim import ContinualAdam
-from longtail.optim import load_memory as load_plain
-from longtail.optim import save_memory as save_plain
-from longtail.optim.memory import MemoryReport
 from longtail.optim.wrappers import required
 
 

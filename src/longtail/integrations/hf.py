@@ -34,10 +34,11 @@ from longtail.integrations.foreign_loop import (
     own_objective,
 )
 from longtail.integrations.weekly_scores import Score, WeeklyScores, is_score
-from longtail.optim import TaskAverage, end_task, load_memory, save_memory
-from longtail.optim.memory import memory_path
-from longtail.optim.param_names import Renaming
+from longtail.memory import load_memory, save_memory
+from longtail.memory.file import memory_path
+from longtail.optim import TaskAverage, end_task
 from longtail.optim.wrappers import continual_adam_in
+from longtail.support.param_names import Renaming
 from longtail.tasks import Objective
 
 

@@ -24,11 +24,12 @@ from torch import Tensor
 from longtail.integrations.accidents import warn_of_fresh
 from longtail.integrations.foreign_loop import MakeMethod, MethodInLoop, RowsOfDataset
 from longtail.integrations.weekly_scores import Score, WeeklyScores
-from longtail.optim import ContinualAdam, TaskAverage, end_task, load_memory, save_memory
-from longtail.optim.memory import memory_path
-from longtail.optim.param_names import Renaming
+from longtail.memory import load_memory, save_memory
+from longtail.memory.file import memory_path
+from longtail.optim import ContinualAdam, TaskAverage, end_task
 from longtail.optim.wrappers import continual_adam_in
 from longtail.support.eval_mode import evaluation_mode
+from longtail.support.param_names import Renaming
 from longtail.tasks import Objective
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from peft import PeftModel, get_peft_model
 
-from longtail.optim import MemoryReport, load_memory
-from longtail.optim.param_names import Renaming, aliases_of
+from longtail.memory import MemoryReport, load_memory
 from longtail.optim.past import converted, read_past
 from longtail.optim.state import state_dtype
 from longtail.optim.wrappers import required
+from longtail.support.param_names import Renaming, aliases_of
 
 # Which dimension of an adapter's tensor is that of the rank.
 _RANK = {"lora_A": 0, "lora_embedding_A": 0, "lora_B": 1, "lora_embedding_B": 1}

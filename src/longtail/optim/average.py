@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
-from longtail.optim.param_names import normalise
-from longtail.optim.tensor_file import (
+from longtail.support.param_names import normalise
+from longtail.support.tensor_file import (
     DAMAGED,
     Entry,
     TensorFileError,

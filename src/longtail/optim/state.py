@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, _get_scalar_dtype
 
-from longtail.optim.param_names import normalise
 from longtail.optim.past import (
     CODED,
     Draw,
@@ -36,6 +35,7 @@ from longtail.optim.past import (
     is_coded,
     past_dtype_of,
 )
+from longtail.support.param_names import normalise
 
 MOMENTS = {
     "first_moment": ("reset", "ema", "task"),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import longtail
 from longtail import ContinualAdam, ContinualAdamW, end_task, load_memory, save_memory
-from longtail.optim.memory import FILE_NAME
+from longtail.memory.file import FILE_NAME
 
 
 class Words(nn.Module):

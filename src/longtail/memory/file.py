@@ -35,10 +35,11 @@ from torch.optim.optimizer import _get_scalar_dtype
 from longtail.names import __version__
 from longtail.optim import codes
 from longtail.optim.continual_adam import ContinualAdam
-from longtail.optim.param_names import Renaming, aliases_of
 from longtail.optim.past import CODED, past_dtype_of
 from longtail.optim.state import Settings, fold, gather, is_averaged, state_dtype
-from longtail.optim.tensor_file import (
+from longtail.optim.wrappers import required
+from longtail.support.param_names import Renaming, aliases_of
+from longtail.support.tensor_file import (
     DAMAGED,
     Entry,
     Header,
@@ -48,7 +49,6 @@ from longtail.optim.tensor_file import (
     read_tensor,
     write_tensors,
 )
-from longtail.optim.wrappers import required
 
 FILE_NAME = "longtail_memory.safetensors"
 FORMAT = "longtail memory"
