@@ -58,7 +58,7 @@ test-all: lint
 	$(PYTEST) -m 'not gpu'
 
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site: build/site/index.html"
 
 notebooks: $(STAMP)

@@ -310,7 +310,9 @@ def against_kept(
     Args:
         name: what the claim is about, such as the method.
         lower: whether a smaller RP is better.
-        ours, kept: the values of the label `by` that tell the two rows apart.
+        ours: the value of the label `by` in the row with MC.
+        kept: its value in the row of the Adam that is kept.
+        by: the label that tells the two rows apart.
         labels: what they have in common.
     """
     try:
