@@ -98,21 +98,6 @@ def test_docstrings_become_markdown() -> None:
     assert text.endswith("</math>.")
 
 
-def test_readme_is_two_screens_and_works_anywhere() -> None:
-    """Its links are whole addresses, for the package index, and lead to files that are here."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 90
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    assert links
-    assert all(link.startswith("https://") for link in links)
-    own = rf"(?:{REPOSITORY}/(?:blob|tree)|https://raw\.githubusercontent\.com/longtail-cl/longtail)/main/(.+)"
-    files = [found[1].partition("#")[0] for link in links if (found := re.fullmatch(own, link))]
-    assert len(files) > 10
-    assert [name for name in files if not (ROOT / name).exists()] == []
-    assert len(re.findall(r"^!\[", text, re.MULTILINE)) == 1
-    assert len(re.findall(r"^\| --- ", text, re.MULTILINE)) == 1
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` does; a warning is an error."""
