@@ -40,7 +40,7 @@ from longtail.models.encoder.fused import packed_rows
 from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.names import POLICIES
 from longtail.replicas import build_model
-from longtail.tasks import Objective, Segments, TableSequence
+from longtail.tasks import Objective, Score, Segments, TableSequence
 from longtail.tasks.evaluator import outputs_of
 from longtail.tasks.examples import Packable, Ragged
 from longtail.training import Run
@@ -59,7 +59,8 @@ def pair_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
 
 
-PAIRS = Objective(pair_loss, lambda z, y: ((z > 0) == (y > 0.5)).float(), "accuracy", True)
+RIGHT = Score("accuracy", lambda z, y: ((z > 0) == (y > 0.5)).float(), "percent", True)
+PAIRS = Objective(pair_loss, (RIGHT,))
 
 
 class Pairs:

@@ -35,7 +35,7 @@ from longtail.report.checks import tally
 from longtail.report.command import Compared, claims_of, pair_of, paired_tests
 from longtail.report.groups import Group, pairs
 from longtail.report.labelling import BESIDE, CHOOSES
-from longtail.report.results import Results
+from longtail.report.results import Results, ScoreKind
 from longtail.report.selection import (
     Tried,
     as_json,
@@ -185,7 +185,11 @@ def _agreed(tables: dict[Path, dict[str, Any]], study: Study) -> dict[str, Any]:
         for key, value in wanted.items():
             if table[key] != value:
                 raise ValueError(f"{path} has {key} = {table[key]!r}, where {value!r} is wanted")
-    return wanted
+    others: dict[str, ScoreKind] = {}
+    for table in tables.values():
+        for name, kind in table.get("other_scores", {}).items():
+            others[name] = ScoreKind(**kind)
+    return {**wanted, "others": others}
 
 
 def _all_rows(

@@ -98,7 +98,8 @@ def _write_stack(
     matrix, places = matrix_of(arrays, words), Stack(configs).places
     metrics = {**summary(matrix), "breakdown": breakdown(matrix, words.train_sizes)}
     metrics |= describe(matrix, words)
-    more = {"tasks": len(words), "score": "accuracy", "higher_is_better": True}
+    more = {"tasks": len(words), "score": "accuracy"}
+    more["scores"] = {"accuracy": {"unit": "percent", "higher_is_better": True}}
     entries = [
         {
             "id": config.id,

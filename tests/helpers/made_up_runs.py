@@ -66,9 +66,13 @@ def summarise(lines: list[dict[str, Any]], test_sizes: np.ndarray) -> dict[str, 
         "BWT": float(np.average((last - own)[:-1], weights=w[:-1])),
         "FGT": float(np.average((best - last)[:-1], weights=w[:-1])),
         "tasks": tasks,
-        "score": "accuracy",
-        "higher_is_better": True,
+        **scored("accuracy", "percent"),
     }
+
+
+def scored(name: str, unit: str, *, higher_is_better: bool = True) -> dict[str, Any]:
+    """What a summary says of its only score."""
+    return {"score": name, "scores": {name: {"unit": unit, "higher_is_better": higher_is_better}}}
 
 
 def sizes(tasks: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.made_up_runs import config, identity, write_run, write_stack, write_study
+from helpers.made_up_runs import config, identity, scored, write_run, write_stack, write_study
 
 from longtail import cli
 from longtail.report import figures, page, plots, series, style, tables
@@ -395,7 +395,7 @@ def test_series_of_an_error_and_of_multitask(tmp_path: Path):
         assert len(empty(finetune, 1).x) > 0
         assert len(empty(multitask, 1).x) == 0
     lost = series.forgetting_by_size(finetune, 1)
-    finetune.runs[0].summary["higher_is_better"] = False
+    finetune.runs[0].summary |= scored("mse", "mse", higher_is_better=False)
     turned = series.forgetting_by_size(finetune, 1)
     assert turned.mean == pytest.approx(-lost.mean)
 
@@ -457,7 +457,7 @@ def test_compare_shows_a_run_that_diverged_and_no_two_scores_as_one(tmp_path: Pa
 def test_compare_shows_percent_where_the_table_does(tmp_path: Path, capsys):
     for name in "ab":
         path = write_run(tmp_path / name, config()) / "summary.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "score": "score"}))  # of nlp5
+        path.write_text(json.dumps({**json.loads(path.read_text()), **scored("score", "percent")}))
     assert report("--compare", tmp_path / "a", tmp_path / "b", "--json") == 0
     row = json.loads(capsys.readouterr().out)[0]
     assert row["unit"] == "percent"

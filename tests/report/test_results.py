@@ -4,7 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.made_up_runs import config, identity, sizes, write_run, write_stack, write_study
+from helpers.made_up_runs import (
+    config,
+    identity,
+    scored,
+    sizes,
+    write_run,
+    write_stack,
+    write_study,
+)
 
 from longtail.names import METRICS
 from longtail.report.command import write
@@ -100,7 +108,8 @@ def test_unfinished_cut_off_damaged_and_failed_runs_are_told_apart(tmp_path: Pat
 @pytest.mark.parametrize("higher", [True, False])
 def test_best_follows_the_direction_of_the_score(tmp_path: Path, higher: bool):
     path = write_run(tmp_path, config()) / "summary.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "higher_is_better": higher}))
+    kind = scored("accuracy", "percent", higher_is_better=higher)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **kind}))
     (run,) = load(tmp_path).runs
     lines = (tmp_path / "scores.jsonl").read_text().splitlines()
     seen = [json.loads(line)["scores"] for line in lines]

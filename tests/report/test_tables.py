@@ -5,7 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.made_up_runs import config, identity, set_rp, write_run, write_stack, write_study
+from helpers.made_up_runs import (
+    config,
+    identity,
+    scored,
+    set_rp,
+    write_run,
+    write_stack,
+    write_study,
+)
 
 from longtail.report import checks, figures, formats, paper, tables
 from longtail.report.command import compare_policies, write
@@ -398,7 +406,7 @@ def test_multi_task_training_has_a_validation_score_too(tmp_path: Path):
 def test_selection_takes_the_smallest_error_and_nothing_that_diverged(tmp_path: Path):
     results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9, 1.0: 0.1})
     for run in results.runs:
-        run.summary["higher_is_better"] = False
+        run.summary |= scored("mse", "mse", higher_is_better=False)
         if run.config["train"]["lr"] == 1.0 and run.seed == 1:
             run.summary["validation"] = None  # what NaN is written as
     select(results)
@@ -501,7 +509,8 @@ def test_runs_of_several_benchmarks_keep_their_units_and_are_named_by_them(tmp_p
         folder = write_run(tmp_path / f"{benchmark}{seed}", settings)
         if benchmark == "synthetic":
             path = folder / "summary.json"
-            found = {**json.loads(path.read_text()), "score": "mse", "higher_is_better": False}
+            kind = scored("mse", "mse", higher_is_better=False)
+            found = {**json.loads(path.read_text()), **kind}
             path.write_text(json.dumps(found))
     table = table_of(tmp_path)
     wanted = {"method": "finetune", "policy": "continual"}

@@ -9,6 +9,7 @@ from longtail.tasks import (
     REGRESSION,
     Evaluator,
     Objective,
+    Score,
     Segments,
     StackedExamples,
     TableSequence,
@@ -24,7 +25,7 @@ def evaluate(model: nn.Module, sequence, tasks: range | None = None, batch_size:
     tasks = range(len(sequence)) if tasks is None else tasks
     usual = Evaluator()
     usual.batch_size = batch_size
-    return usual(model, sequence, tasks)[sequence.objective.score_name].cpu().numpy()
+    return usual(model, sequence, tasks)[sequence.objective.main.name].cpu().numpy()
 
 
 @pytest.fixture
@@ -136,7 +137,8 @@ def test_a_task_without_tests_scores_nan(sequence):
 
 
 def test_scores_that_are_not_one_per_example_are_refused():
-    own = Objective(lambda out, y: out[:, 0], lambda out, y: (out - y).square(), "own", False)
+    square = Score("own", lambda out, y: (out - y).square(), "own", higher_is_better=False)
+    own = Objective(lambda out, y: out[:, 0], (square,))
     tasks = [("a", None, (torch.randn(3, 6), torch.randn(3)))]
     with pytest.raises(ValueError, match=r"Invalid scores \(3, 3\): .* one number per example"):
         evaluate(nn.Linear(6, 1), from_tensors(tasks, own))

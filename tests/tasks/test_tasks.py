@@ -375,7 +375,10 @@ def test_rows_of_rows():
 def test_objectives_broadcast_over_replicas(lead):
     outputs = torch.randn(*lead, 7, 4)
     labels = torch.randint(4, (*lead[-1:], 7))
-    loss, score = CLASSIFICATION.loss(outputs, labels), CLASSIFICATION.score(outputs, labels)
+    loss, score = (
+        CLASSIFICATION.loss(outputs, labels),
+        CLASSIFICATION.main.function(outputs, labels),
+    )
     assert loss.shape == score.shape == (*lead, 7)
     flat = outputs.view(-1, 7, 4)
     for k, out in enumerate(flat):
@@ -393,7 +396,7 @@ def test_padding_is_never_a_candidate():
     lengths = torch.tensor([1, 3])
     outputs = Ragged(torch.tensor([[0.0, 9.0, 9.0], [1.0, 0.0, 0.0]]), lengths)
     labels = torch.tensor([0, 2])
-    assert CLASSIFICATION.score(outputs, labels).tolist() == [1.0, 0.0]
+    assert CLASSIFICATION.main.function(outputs, labels).tolist() == [1.0, 0.0]
     loss = CLASSIFICATION.loss(outputs, labels)
     assert loss[0] == 0
     assert torch.allclose(loss[1], torch.tensor(float(np.log(np.e + 2))))

@@ -10,7 +10,11 @@ from longtail.training.recorder import Recorder
 def recorder() -> tuple[Recorder, list[tuple[int, list[int], list[float]]]]:
     told: list = []
     made = Recorder({"accuracy": ScoreMatrix([1, 1, 1])}, "accuracy")
-    made.listener = lambda after, tasks, scores: told.append((after, [*tasks], scores.tolist()))
+
+    def listen(after, tasks, scores):
+        told.append((after, [*tasks], scores["accuracy"].tolist()))
+
+    made.listener = listen
     return made, told
 
 

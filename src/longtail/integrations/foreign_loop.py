@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from longtail.methods import DERPlusPlus, Method
-from longtail.tasks import CLASSIFICATION, Objective, leaves, map_leaves
+from longtail.tasks import CLASSIFICATION, Objective, Score, leaves, map_leaves
 
 FILE_NAME = "longtail_method.pt"
 MakeMethod = Callable[..., Method]
@@ -47,7 +47,9 @@ def _token_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return (losses * known).sum(1) / known.sum(1).clamp(min=1)
 
 
-LANGUAGE_MODEL = Objective(_token_loss, _token_loss, "loss", higher_is_better=False)
+LANGUAGE_MODEL = Objective(
+    _token_loss, (Score("loss", _token_loss, "nats", higher_is_better=False),)
+)
 
 
 def own_objective(model: nn.Module, inputs: dict[str, Tensor], labels: Tensor) -> Objective:

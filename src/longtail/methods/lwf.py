@@ -83,7 +83,7 @@ class LwF(Method):
             return objective.distance(outputs, kept)
         rows = len(lead_of(self.model)) + 1
         if isinstance(outputs, Tensor) and (
-            outputs.dim() == rows or outputs.shape[-1] == 1 or not objective.higher_is_better
+            outputs.dim() == rows or outputs.shape[-1] == 1 or not objective.main.higher_is_better
         ):  # a number, or numbers whose score is an error, and no classes
             away = (outputs - old).square()
             return away.flatten(rows).mean(-1) if away.dim() > rows else away

@@ -17,7 +17,7 @@ from longtail.names import METRICS
 from longtail.report.groups import Group, group
 from longtail.report.results import load
 from longtail.report.statistics import Paired, paired
-from longtail.report.tables import PERCENT_SCORES, number
+from longtail.report.tables import number
 from longtail.runs.progress import finite
 
 
@@ -60,11 +60,11 @@ def _matched(left: list[Group], right: list[Group]) -> list[tuple[Group, Group]]
 
 def _rows(one: Group, other: Group) -> list[dict[str, Any]]:
     name = one.name if one.name == other.name else f"{one.name} | {other.name}"
-    scores = [g.runs[0].summary.get("score") for g in (one, other)]
+    scores = [g.runs[0].score for g in (one, other)]
     if scores[0] != scores[1]:
         raise ValueError(f"{name}: the score of A is {scores[0]}, that of B {scores[1]}")
-    unit = "percent" if scores[0] in PERCENT_SCORES else ""
-    scale = 100.0 if unit else 1.0
+    unit = one.runs[0].unit
+    scale = 100.0 if unit == "percent" else 1.0
     found = []
     for metric in METRICS:
         a, b = ({run.seed: run.metric(metric) * scale for run in g.runs} for g in (one, other))

@@ -40,10 +40,12 @@ def write_all(table: Table, extra: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def as_json(table: Table, extra: dict[str, Any]) -> str:
+    others = {name: kind._asdict() for name, kind in table.others.items()}
     content = {
         "title": table.title,
         "unit": table.unit,
         "higher_is_better": table.higher_is_better,
+        **({"other_scores": others} if others else {}),
         "rows": table.rows,
         **extra,
     }
@@ -60,13 +62,13 @@ def as_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def _cell_text(cell: Cell | None, unit: str) -> str:
+def _cell_text(cell: Cell | None) -> str:
     if cell is None:
         return "-"
-    mean = number(cell.mean, unit)
+    mean = number(cell.mean, cell.unit)
     parts = [(f"**{mean}**" if cell.best else mean) + mark(cell)]
     if cell.se is not None:
-        parts.append(f"± {number(cell.se, unit, cell.mean)}")
+        parts.append(f"± {number(cell.se, cell.unit, cell.mean)}")
     if cell.paper is not None:
         parts.append(f"({cell.paper:g})")
     return " ".join(parts)
@@ -94,7 +96,7 @@ def markdown(table: Table) -> str:
     lines.append("| " + " | ".join(map(_md, heads)) + " |")
     lines.append("| " + " | ".join(["---"] * len(g.index) + ["---:"] * len(g.columns)) + " |")
     for names, cells in g.lines:
-        shown = [_cell_text(c, table.unit) for c in cells]
+        shown = [_cell_text(c) for c in cells]
         lines.append("| " + " | ".join([*map(_md, names), *shown]) + " |")
     return "\n".join([*lines, "", *(_md(note) + "  " for note in table.notes)]) + "\n"
 
@@ -112,7 +114,7 @@ def terminal(table: Table, metrics: Sequence[str] | None = None) -> RichTable:
     for head in _heads(table, g):
         shown.add_column(Text(head), justify="right", no_wrap=True)
     for names, cells in g.lines:
-        shown.add_row(*map(Text, names), *(_rich_cell(c, table.unit) for c in cells))
+        shown.add_row(*map(Text, names), *(_rich_cell(c) for c in cells))
     return shown
 
 
@@ -131,13 +133,13 @@ def print_terminal(table: Table, console: Console) -> None:
         console.print(shown)
 
 
-def _rich_cell(cell: Cell | None, unit: str) -> Text:
+def _rich_cell(cell: Cell | None) -> Text:
     if cell is None:
         return Text("-", style="dim")
-    shown = Text(number(cell.mean, unit), style="bold" if cell.best else "")
+    shown = Text(number(cell.mean, cell.unit), style="bold" if cell.best else "")
     shown.append(mark(cell))
     if cell.se is not None:
-        shown.append(f" ±{number(cell.se, unit, cell.mean)}", style="dim")
+        shown.append(f" ±{number(cell.se, cell.unit, cell.mean)}", style="dim")
     if cell.paper is not None:
         shown.append(f" ({cell.paper:g})", style=COLOURS[cell.agreement or "far"])
     return shown

@@ -52,7 +52,7 @@ def _tables(table: Table, metric: str, last: bool) -> list[str]:
     word = metric_word(metric)
     arrow = "" if table.mixed else r" ($\uparrow$)" if better(table, metric) else r" ($\downarrow$)"
     caption = f"{escape(table.title.rstrip('.'))}: {escape(word.short)}{arrow}, "
-    caption += escape(f"{word.long}, in {table.unit}.")
+    caption += escape(f"{word.long}, in {table.kind(metric).unit}.")
     out: list[str] = []
     for lines in _cut(g.lines, MOST_LINES):
         size, chunks, specs = _layout(table, Grid(g.index, g.columns, lines))
@@ -122,9 +122,9 @@ def _width(table: Table, g: Grid, place: int, points: float) -> float:
     def cell(c: Cell | None) -> float:
         if c is None:
             return points
-        small = f" ±{number(c.se, table.unit, c.mean)}" if c.se is not None else ""
+        small = f" ±{number(c.se, c.unit, c.mean)}" if c.se is not None else ""
         small += f" ({c.paper:g})" if c.paper is not None else ""
-        wide = ems(number(c.mean, table.unit)) * (1.15 if c.best else 1.0) + 0.5 * c.diverged
+        wide = ems(number(c.mean, c.unit)) * (1.15 if c.best else 1.0) + 0.5 * c.diverged
         return wide * points + ems(small) * SIZES["scriptsize"]
 
     head = points * ems(g.columns[place][1])
@@ -155,19 +155,19 @@ def _one(
         "\\midrule",
     ]
     for names, cells in lines:
-        shown = [_cell(cells[i], table.unit) for i in places]
+        shown = [_cell(cells[i]) for i in places]
         texts = zip((escape(n).replace("(row ", "(row~") for n in names), specs, strict=True)
         labels = [f"\\raggedright {t}" if spec != "l" else t for t, spec in texts]
         out.append(" & ".join([*labels, *shown]) + " \\\\")
     return [*out, "\\bottomrule", "\\end{tabular}", "\\end{table}"]
 
 
-def _cell(cell: Cell | None, unit: str) -> str:
+def _cell(cell: Cell | None) -> str:
     """The mean, and smaller beside it the standard error and the paper's number in brackets."""
     if cell is None:
         return "-"
-    mean = escape(number(cell.mean, unit))
+    mean = escape(number(cell.mean, cell.unit))
     shown = (f"\\textbf{{{mean}}}" if cell.best else mean) + ("\\dag{}" if cell.diverged else "")
-    small = f"$\\pm${number(cell.se, unit, cell.mean)}" if cell.se is not None else ""
+    small = f"$\\pm${number(cell.se, cell.unit, cell.mean)}" if cell.se is not None else ""
     small += f" ({cell.paper:g})" if cell.paper is not None else ""
     return f"{shown} {{\\scriptsize {small.strip()}}}" if small else shown

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,13 @@ class TaskScores:
     curve: np.ndarray  # [E] RP over those tasks
 
 
+class ScoreKind(NamedTuple):
+    """How a score is read: "percent" is of shares, which tables multiply by 100."""
+
+    unit: str
+    higher_is_better: bool
+
+
 @dataclass
 class Result:
     """One run, finished or not."""
@@ -85,8 +92,30 @@ class Result:
         return self.summary.get("diverged_at") is not None
 
     @property
+    def score_kinds(self) -> dict[str, ScoreKind]:
+        """What its summary says of its scores, the one that tables lead with first."""
+        told = self.summary.get("scores")
+        kinds: dict[str, ScoreKind] = {}
+        for name, kind in told.items() if isinstance(told, dict) else ():
+            if isinstance(kind, dict):
+                higher = bool(kind.get("higher_is_better", True))
+                kinds[name] = ScoreKind(str(kind.get("unit", name)), higher)
+        return kinds
+
+    @property
+    def score(self) -> str:
+        """The name of the score that tables lead with."""
+        return str(self.summary.get("score", ""))
+
+    @property
+    def unit(self) -> str:
+        kind = self.score_kinds.get(self.score)
+        return self.score if kind is None else kind.unit
+
+    @property
     def higher_is_better(self) -> bool:
-        return bool(self.summary.get("higher_is_better", True))
+        kind = self.score_kinds.get(self.score)
+        return kind is None or kind.higher_is_better
 
     def metric(self, name: str) -> float:
         """RP, LP, FGT, BWT, or a path into summary.json such as `breakdown.tail.RP`."""

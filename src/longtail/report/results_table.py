@@ -63,7 +63,7 @@ def _metric_table(table: Table, g: Grid, metric: str, marked: set[tuple[str, ...
     places = [i for i, (m, _) in enumerate(g.columns) if m == metric]
     word = metric_word(metric)
     hidden = "" if metric == table.metrics[0] else " hidden"
-    unit = "" if table.mixed else f" In {table.unit}."
+    unit = "" if table.mixed else f" In {table.kind(metric).unit}."
     defined = f"<strong>{escape(word.short)}</strong>, {escape(word.text)}"
     defined += escape(f" {direction(table, metric)}{unit}")
     heads = [g.columns[i][1] or arrow(table, metric) for i in places]
@@ -94,18 +94,18 @@ def _line(table: Table, g: Grid, names: list[str], cells: list[Cell | None]) -> 
         implied = "row" in table.index and set(table.index[1:]) <= {*POLICY_LABELS}
         kind = "soft wide" if implied else "soft"
         label += f'<span class="{kind}">{escape(", ".join(further))}</span>'
-    return f'<th scope="row">{label}</th>{"".join(_cell(c, table.unit) for c in cells)}</tr>'
+    return f'<th scope="row">{label}</th>{"".join(_cell(c) for c in cells)}</tr>'
 
 
-def _cell(cell: Cell | None, unit: str) -> str:
+def _cell(cell: Cell | None) -> str:
     if cell is None:
         return "<td>-</td>"
     if cell.diverged and cell.mean != cell.mean:
         return '<td class="lost" title="every seed diverged">diverged†</td>'
-    mean = number(cell.mean, unit)
+    mean = number(cell.mean, cell.unit)
     shown = (f"<strong>{mean}</strong>" if cell.best else mean) + mark(cell)
     if cell.se is not None:
-        shown += f' <span class="se">±{number(cell.se, unit, cell.mean)}</span>'
+        shown += f' <span class="se">±{number(cell.se, cell.unit, cell.mean)}</span>'
     if cell.paper is None or cell.agreement is None:
         return f"<td>{shown}</td>"
     title = f"{cell.agreement} to the paper" if cell.agreement != "far" else "far from the paper"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,9 @@ import numpy as np
 from longtail.names import METRICS, POLICY_NAMES
 from longtail.report import paper
 from longtail.report.groups import Group, display, group, measured, named_row
-from longtail.report.results import Result, Results, count
+from longtail.report.results import Result, Results, ScoreKind, count
 from longtail.report.statistics import GROWTH, growth
 
-PERCENT_SCORES = {"accuracy", "exact_match", "em", "f1", "score"}
 HEADINGS = {
     "method": "Method",
     "policy": "Policy",
@@ -39,6 +38,11 @@ class Table:
     paper: str | None = None
     mixed: bool = False  # of several scores, which are not compared
     notes: list[str] = field(default_factory=list)
+    others: dict[str, ScoreKind] = field(default_factory=dict)  # scores beside the leading one
+
+    def kind(self, metric: str) -> ScoreKind:
+        """How a metric is read: by the score in its path, `top5.RP`, or by the leading one."""
+        return _kind(metric, ScoreKind(self.unit, self.higher_is_better), self.others)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Cell:
     paper: float | None
     best: bool
     agreement: str | None  # "close", "near", "far" from the paper
+    unit: str
     diverged: bool = False  # without the seeds that ended in NaN
 
 
@@ -64,18 +69,23 @@ def build(results: Results, groups: list[Group] | None = None) -> Table:
     """The study's table; settings of its file's [report] decide, defaults come from what varies."""
     groups = group(results.runs) if groups is None else groups
     wanted = results.plan.get("report", {})
-    first = groups[0].runs[0].summary if groups else {}
+    firsts = [g.runs[0] for g in groups]
+    scores = list(dict.fromkeys(run.score for run in firsts))
+    units = list(dict.fromkeys(run.unit for run in firsts))
     unit = asked_unit(wanted)
-    scores = list(dict.fromkeys(str(g.runs[0].summary.get("score", "")) for g in groups))
     if not unit:  # of several scores each stays in its own unit
-        unit = "percent" if {*scores} <= PERCENT_SCORES else " and ".join(scores)
-    scale = 100.0 if unit == "percent" else 1.0
+        unit = units[0] if len(units) == 1 else " and ".join(scores)
+    higher = firsts[0].higher_is_better if firsts else True
+    others: dict[str, ScoreKind] = {}
+    for run in firsts:
+        others |= {name: kind for name, kind in run.score_kinds.items() if name not in scores}
+    scales = _Scales(ScoreKind(unit, higher), others)
     further = wanted.get("further", ())  # in table.json, for checks, but not shown
     asked = (*wanted.get("metrics", METRICS), *further)
-    rows = [_row(g, scale, wanted.get("paper"), asked) for g in groups]
+    rows = [_row(g, scales, wanted.get("paper"), asked) for g in groups]
     plan = {**results.plan, "name": results.plan.get("name") or results.folder.name}
-    higher = bool(first.get("higher_is_better", True))
-    table = from_rows(rows, plan, unit, higher_is_better=higher, mixed=len(scores) > 1)
+    mixed = len(scores) > 1
+    table = from_rows(rows, plan, unit, higher_is_better=higher, mixed=mixed, others=others)
     if count(results.finished) < max(len(results.plan.get("runs", [])), count(results.runs)):
         table.notes.append(results.state)
     return table
@@ -93,6 +103,7 @@ def from_rows(
     *,
     higher_is_better: bool,
     mixed: bool = False,
+    others: Mapping[str, ScoreKind] | None = None,
 ) -> Table:
     """The table of these rows, which are in this unit, in the shape of the plan's [report]."""
     wanted = plan.get("report", {})
@@ -111,6 +122,7 @@ def from_rows(
         columns,
         wanted.get("paper"),
         mixed=mixed,
+        others=dict(others or {}),
     )
     table.notes = _notes(table, plan)
     return table
@@ -118,10 +130,29 @@ def from_rows(
 
 def better(table: Table, metric: str) -> bool:
     """Whether larger is better: forgetting (FGT) runs against the score, the others with it."""
-    return table.higher_is_better != (metric.rpartition(".")[2] == "FGT")
+    return table.kind(metric).higher_is_better != (metric.rpartition(".")[2] == "FGT")
 
 
-def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) -> dict[str, Any]:
+def _kind(metric: str, lead: ScoreKind, others: Mapping[str, ScoreKind]) -> ScoreKind:
+    for part in metric.split(".")[:-1]:
+        if part in others:
+            return others[part]
+    return lead
+
+
+@dataclass(frozen=True)
+class _Scales:
+    """What metrics are multiplied by, each by the unit of its own score."""
+
+    lead: ScoreKind
+    others: dict[str, ScoreKind]
+
+    def __getitem__(self, metric: str) -> float:
+        return 100.0 if _kind(metric, self.lead, self.others).unit == "percent" else 1.0
+
+
+def _row(g: Group, scales: _Scales, paper_key: str | None, asked: Iterable[str]) -> dict[str, Any]:
+    scale = scales["RP"]
     row: dict[str, Any] = {**g.labels, "seeds": len(g.runs)}
     tasks = g.runs[0].summary.get("tasks")
     if tasks is not None:
@@ -131,14 +162,14 @@ def _row(g: Group, scale: float, paper_key: str | None, asked: Iterable[str]) ->
     if g.diverged:
         row["diverged"] = len(g.diverged)
     for metric in dict.fromkeys((*METRICS, *asked)):
-        values = g.values(metric) * scale
-        values = values[np.isfinite(values)]
+        in_unit = g.values(metric) * scales[metric]
+        values = in_unit[np.isfinite(in_unit)]
         row[metric] = float(values.mean()) if len(values) else None
         se = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
         row[f"{metric}_se"] = se
         # Checks compare RP, LP, FGT and BWT seed by seed, those of parts of the tasks too.
         if len(values) > 1 and metric.rpartition(".")[2] in METRICS:
-            row[f"{metric}_by_seed"] = _by_seed(g.runs, g.values(metric) * scale)
+            row[f"{metric}_by_seed"] = _by_seed(g.runs, in_unit)
     after, curves = g.curves
     if len(after) > 1:  # evaluated along the way: what checks on growth are made from
         whole = curves[np.isfinite(curves).all(1)]
@@ -219,6 +250,9 @@ def _notes(table: Table, plan: dict[str, Any]) -> list[str]:
     if diverged:
         words = "run diverged (NaN) and is" if diverged == 1 else "runs diverged (NaN) and are"
         notes.append(f"{diverged} {words} left out of the means (marked †).")
+    for name in dict.fromkeys(m.split(".")[-2] for m in table.metrics if "." in m):
+        if name in table.others and table.others[name].unit != table.unit:
+            notes.append(f"Unit of {name}: {table.others[name].unit}.")
     asked = plan.get("report", {}).get("metrics", ())
     if missing := [m for m in asked if table.rows and m not in table.metrics]:
         notes.append(f"No run has a value of {', '.join(missing)}.")
@@ -246,7 +280,7 @@ def grid(table: Table) -> Grid:
     drawn = []
     for named, cells in lines.items():
         where = next(iter(cells.values())).get("benchmark")
-        shown = [_cell(cells.get(c), m, table.unit, best[where, m, c]) for m, c in places]
+        shown = [_cell(cells.get(c), m, table.kind(m).unit, best[where, m, c]) for m, c in places]
         drawn.append((list(named), shown))
     heads = [(m, display(table.columns or "", c) if c is not None else "") for m, c in places]
     return Grid([HEADINGS.get(k, k.replace("_", " ")) for k in table.index], heads, drawn)
@@ -281,7 +315,8 @@ def _cell(row: dict[str, Any] | None, metric: str, unit: str, best: float | None
     close = paper.agreement(mean, theirs, unit) if theirs is not None and _finite(mean) else None
     is_best = best is not None and number(mean, unit) == number(best, unit)
     is_best = is_best and row["method"] != "multitask"
-    return Cell(mean, row.get(f"{metric}_se"), theirs, is_best, close, bool(row.get("diverged")))
+    se, diverged = row.get(f"{metric}_se"), bool(row.get("diverged"))
+    return Cell(mean, se, theirs, is_best, close, unit, diverged)
 
 
 def number(value: float | None, unit: str, like: float | None = None) -> str:

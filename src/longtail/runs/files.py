@@ -407,6 +407,10 @@ class StudyFiles:
         write_atomic(self.study, content)
 
 
+def _by_task(tasks: range, scores: np.ndarray) -> dict[str, float | None]:
+    return finite(dict(zip(map(str, tasks), scores.tolist(), strict=True)))
+
+
 class Journal:
     """Writes scores.jsonl: lines are added, and cut off again that a snapshot does not know."""
 
@@ -435,9 +439,18 @@ class Journal:
         self.size = size
         self._sha = hashlib.sha256(self.path.read_bytes())
 
-    def append(self, after: int, tasks: range, scores: np.ndarray) -> None:
-        values = dict(zip(map(str, tasks), scores.tolist(), strict=True))
-        line = json.dumps({"after": after, "scores": finite(values)}) + "\n"
+    def append(
+        self,
+        after: int,
+        tasks: range,
+        scores: np.ndarray,
+        others: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """A line with the scores of some tasks, and by name those that a benchmark has beside."""
+        entry: dict[str, Any] = {"after": after, "scores": _by_task(tasks, scores)}
+        if others:
+            entry["others"] = {name: _by_task(tasks, found) for name, found in others.items()}
+        line = json.dumps(entry) + "\n"
         with naming(self.path), open(self.path, "ab") as file:
             self.size += file.write(line.encode())
         self._sha.update(line.encode())

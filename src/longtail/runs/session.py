@@ -565,9 +565,10 @@ class Session:
             return f"{self.journal.path.name} has other lines than it counts on"
         return None
 
-    def _record(self, run: Run, after: int, tasks: range, scores: np.ndarray) -> None:
+    def _record(self, run: Run, after: int, tasks: range, scores: dict[str, np.ndarray]) -> None:
         if self.journal is not None:
-            self.journal.append(after, tasks, scores)
+            others = {name: found for name, found in scores.items() if name != run.recorder.main}
+            self.journal.append(after, tasks, scores[run.recorder.main], others)
         if len(tasks) == after + 1:
             self.tell.evaluation(after, running_rp(run.matrix))
             if isinstance(self.files, StackFiles):

@@ -34,23 +34,24 @@ def _diverged(first: int) -> dict[str, int]:
 
 def _metrics(run: Run) -> dict[str, Any]:
     """What was measured: numbers, or arrays [P, S] of a stack."""
-    main = run.sequence.objective.score_name
-    further = {n: summary(m) for n, m in run.matrices.items() if n not in (main, AVERAGE)}
-    averaged = {n: further.pop(n) for n in list(further) if n.startswith(f"{AVERAGE}_")}
-    found = _of_weights(run, run.matrix, run.evaluate or Evaluator(), further)
+    matrices = run.matrices
+    others = [score.name for score in run.scores[1:]]
+    own = {name: summary(matrices[name]) for name in others}
+    found = _of_weights(run, run.matrix, run.evaluate or Evaluator(), own)
     if run.average is not None:
-        matrix, evaluator = run.matrices[AVERAGE], run.evaluate_average or Evaluator()
+        evaluator = run.evaluate_average or Evaluator()
+        averaged = {name: summary(matrices[f"{AVERAGE}_{name}"]) for name in others}
         with run.average.applied():
-            named = {n.removeprefix(f"{AVERAGE}_"): m for n, m in averaged.items()}
-            found[AVERAGE] = {**_of_weights(run, matrix, evaluator, named), **_curve(run)}
+            told = _of_weights(run, matrices[AVERAGE], evaluator, averaged)
+            found[AVERAGE] = {**told, **_curve(run)}
     return found
 
 
 def _of_weights(
-    run: Run, matrix: ScoreMatrix, evaluator: Evaluator, further: Mapping[str, Any]
+    run: Run, matrix: ScoreMatrix, evaluator: Evaluator, others: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What was measured of the weights that the model has now."""
-    found = {**summary(matrix), "breakdown": breakdown(matrix, run.sequence.train_sizes), **further}
+    found = {**summary(matrix), "breakdown": breakdown(matrix, run.sequence.train_sizes), **others}
     found |= evaluator.summary(matrix, run.sequence)
     with run.evaluating():
         validation = evaluate_validation(run.scored, run.sequence, evaluator)
@@ -74,7 +75,6 @@ def _result(
     metrics: Mapping[str, Any], run: Run, config: RunConfig, policy: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """What summary.json says, where ``metrics`` are finite numbers or None."""
-    objective = run.sequence.objective
     called = own_name(config.method)
     return {
         **metrics,
@@ -82,8 +82,11 @@ def _result(
         "tasks": len(run.sequence),
         "optimizer": _policy_name(config),
         "policy": finite(config.as_dict()["policy"] if policy is None else policy),
-        "score": objective.score_name,
-        "higher_is_better": objective.higher_is_better,
+        "score": run.scores[0].name,
+        "scores": {
+            score.name: {"unit": score.unit, "higher_is_better": score.higher_is_better}
+            for score in run.scores
+        },
     }
 
 
@@ -108,17 +111,19 @@ def stack_summaries(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.nd
         found |= _diverged(diverged[place[0]][place[1]])
         entries.append({"id": config.id, "config": told, "summary": found})
     rows, seeds = (list(numbers) for numbers in zip(*stack.places, strict=True))
-    arrays = {
-        name: np.ascontiguousarray(values[rows, seeds])
-        for name, values in (
-            ("own", matrix.own),
-            ("best", matrix.best),
-            ("last", matrix.last),
-            ("curve", points),
-        )
-    }
+    arrays = {**_by_run(matrix, rows, seeds), "curve": np.ascontiguousarray(points[rows, seeds])}
+    for name, other in stack.run.matrices.items():
+        if name != stack.run.recorder.main:
+            of_other = _by_run(other, rows, seeds)
+            arrays |= {f"{name}.{key}": values for key, values in of_other.items()}
     arrays |= {"after": after, "test_sizes": sequence.test_sizes}
     return entries, arrays | {"train_sizes": sequence.train_sizes}
+
+
+def _by_run(matrix: ScoreMatrix, rows: list[int], seeds: list[int]) -> dict[str, np.ndarray]:
+    """What a stack keeps of a score: when learned, best since and last, [runs, T] each."""
+    kept = {"own": matrix.own, "best": matrix.best, "last": matrix.last}
+    return {name: np.ascontiguousarray(values[rows, seeds]) for name, values in kept.items()}
 
 
 def mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

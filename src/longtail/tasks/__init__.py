@@ -27,7 +27,7 @@ from longtail.tasks.examples import (
     ragged_examples,
     read,
 )
-from longtail.tasks.objectives import CLASSIFICATION, REGRESSION, Objective, Outputs
+from longtail.tasks.objectives import CLASSIFICATION, REGRESSION, Objective, Outputs, Score
 from longtail.tasks.ordering import (
     multitask,
     order_by_frequency,
@@ -53,6 +53,7 @@ __all__ = [
     "Ragged",
     "RaggedColumn",
     "Rows",
+    "Score",
     "Segments",
     "StackedExamples",
     "Table",

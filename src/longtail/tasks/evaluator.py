@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from longtail.support.eval_mode import evaluation_mode
 from longtail.tasks.examples import Examples, Ragged, leaves, map_leaves, read, rows_device
-from longtail.tasks.objectives import Objective
+from longtail.tasks.objectives import Objective, Score
 from longtail.tasks.sequences import TaskSequence
 
 # Numbers that the inputs of one batch of a stack may hold: enough to keep the device busy, little
@@ -30,14 +30,14 @@ class Evaluator:
     """Scores of the tasks by the sequence's objective; subclass it for scores of your own.
 
     Attributes:
-        further: names of scores that it gives and the objective does not.
+        own_scores: those that it gives and the objective does not; they have no function.
         captured: whether small batches of the model may replay a CUDA graph. Set it to False in a
             subclass that asks more of a model than ``model(inputs)`` with each row on its own.
         batch_size: rows per batch of a plain model; for a stack of replicas the number follows from
             the size of its inputs.
     """
 
-    further: Sequence[str] = ()
+    own_scores: Sequence[Score] = ()
     captured: bool = True
     batch_size: int = 1024
 
@@ -59,7 +59,7 @@ class Evaluator:
             assert len(tasks) == 1
             examples = sequence.test(tasks.start)
         sums = _sums(model, examples, objective, self.batch_size, task, len(tasks))
-        names = [objective.score_name, *(name for name, _ in objective.further)]
+        names = [score.name for score in objective.scores]
         # Dividing by a Python number needs no copy to the device; dividing by an array would copy
         # it and wait.
         if len(tasks) == 1:
@@ -84,7 +84,7 @@ class Evaluator:
         """Mean loss [*lead] over a task's validation examples: for epochs of equal score."""
         examples, objective = sequence.validation(task), sequence.objective
         assert examples is not None
-        losses = replace(objective, score=objective.loss, further=())
+        losses = replace(objective, scores=(replace(objective.main, function=objective.loss),))
         total = _sums(model, examples, losses, self.batch_size, None, 1)[0]
         return total.squeeze(-1) / len(examples)
 
@@ -145,7 +145,7 @@ def _sums(
     """Sums of scores per task (of all rows, where ``task`` is None), ``[scores, *lead, tasks]``."""
     lead: tuple[int, ...] = getattr(model, "lead", ())
     rows = _rows_per_batch(model, examples, lead) if lead else batch_size
-    scorers = [objective.score, *(score for _, score in objective.further)]
+    scorers = [score.function for score in objective.scores if score.function is not None]
     shape = (len(scorers), *lead, tasks)
     total = None
     with evaluation_mode(model), torch.no_grad():

@@ -1,7 +1,7 @@
-"""What a model's outputs are worth: a loss to train with and a score to report, per example."""
+"""What a model's outputs are worth: a loss to train with and scores to report, per example."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,45 @@ from longtail.tasks.examples import Ragged
 Outputs = Any
 
 
+# A summary has other things under these names, and the further scores beside them.
+_TAKEN = {"RP", "LP", "FGT", "BWT", "average", "breakdown", "diverged_at", "method_name", "policy"}
+_TAKEN |= {"nonfinite_losses", "optimizer", "score", "scores", "tasks"}
+_TAKEN |= {"validation", "validation_by_task"}
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number that says how well an example was answered, and how that number is read.
+
+    Attributes:
+        name: what summaries and tables call it.
+        function: (outputs, targets) -> one number per example, ``[*lead, B]``; None for a score
+            that a benchmark's own `Evaluator` gives.
+        unit: of the mean over examples, as tables say it. ``"percent"`` is for shares between 0
+            and 1, which tables multiply by 100.
+        higher_is_better: its direction.
+    """
+
+    name: str
+    function: Callable[[Outputs, Tensor], Tensor] | None
+    unit: str
+    higher_is_better: bool
+
+    def __post_init__(self) -> None:
+        if not self.name or "." in self.name:  # tables ask for its metrics by a path, `name.RP`
+            raise ValueError(f"Invalid name of a score: {self.name!r}, it has a dot or is empty")
+        if not self.unit:
+            raise ValueError(f"Invalid unit of score {self.name!r}: it is empty")
+
+
 @dataclass(frozen=True)
 class Objective:
     """What a model's outputs are worth.
 
-    ``loss`` and ``score`` give one number per example, ``[*lead, B]``: leading dimensions of the
-    outputs (replicas) broadcast against targets ``[B]`` or ``[S, B]``. ``further`` names other
-    scores of the same outputs, to be reported beside: ``(("top5", top5),)``.
+    ``loss`` and the functions of ``scores`` give one number per example, ``[*lead, B]``: leading
+    dimensions of the outputs (replicas) broadcast against targets ``[B]`` or ``[S, B]``. The first
+    score is the one that tables lead with and that chooses epochs and rates; each keeps a
+    direction and a unit of its own.
 
     Outputs too large to store (a vocabulary's logits) say what a method that replays outputs keeps
     of them, ``remember(outputs)``, and how far outputs are from that, ``distance(outputs, kept)``
@@ -27,12 +59,22 @@ class Objective:
     """
 
     loss: Callable[[Outputs, Tensor], Tensor]
-    score: Callable[[Outputs, Tensor], Tensor]
-    score_name: str
-    higher_is_better: bool
-    further: tuple[tuple[str, Callable[[Outputs, Tensor], Tensor]], ...] = ()
+    scores: tuple[Score, ...]
     remember: Callable[[Outputs], Any] | None = None
     distance: Callable[[Outputs, Any], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.scores:
+            raise ValueError("Invalid scores: an objective has at least one")
+        check_names(self.scores)
+        for score in self.scores:
+            if score.function is None:
+                raise ValueError(f"Invalid score {score.name!r}: an objective's has a function")
+
+    @property
+    def main(self) -> Score:
+        """The score that tables lead with."""
+        return self.scores[0]
 
     @property
     def mean_loss(self) -> Callable[[Outputs, Tensor], Tensor] | None:
@@ -84,7 +126,23 @@ def _check_regression(outputs: Tensor, targets: Tensor) -> None:
         )
 
 
+def check_names(scores: Sequence[Score]) -> None:
+    """Refuse scores that would be reported as something else: as another, or as a setting."""
+    names = [score.name for score in scores]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise ValueError(f"Invalid scores: two of them are called {name!r}")
+        if place and name in _TAKEN:
+            raise ValueError(
+                f"Invalid name of a score: {name!r}, which a summary has for something else"
+            )
+
+
 _MEANS = {_cross_entropy: _mean_cross_entropy, _squared_error: _mean_squared_error}
 
-CLASSIFICATION = Objective(_cross_entropy, _accuracy, "accuracy", higher_is_better=True)
-REGRESSION = Objective(_squared_error, _squared_error, "mse", higher_is_better=False)
+CLASSIFICATION = Objective(
+    _cross_entropy, (Score("accuracy", _accuracy, "percent", higher_is_better=True),)
+)
+REGRESSION = Objective(
+    _squared_error, (Score("mse", _squared_error, "mse", higher_is_better=False),)
+)

@@ -22,9 +22,10 @@ from longtail.metrics import ScoreMatrix
 from longtail.names import POLICIES, Policy
 from longtail.replicas import lead_of, parameter_groups
 from longtail.support.random import Seed, permutation
-from longtail.tasks import Evaluator, Examples, TaskSequence
+from longtail.tasks import Evaluator, Examples, Score, TaskSequence
 from longtail.tasks.examples import in_order, rows_device
 from longtail.tasks.keywords import accept_keywords
+from longtail.tasks.objectives import check_names
 from longtail.training.averaging import build_average, of_average
 from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.training.boundary import end_task, set_mode
@@ -116,7 +117,10 @@ class Run:
         self.position = Position()
         self.divergence = Divergence(parameter_groups(model), lead_of(model))
         self.best: Best | None = None  # the best epoch of this task so far
-        self.recorder = _recorder(sequence, self.evaluate, averaged=self.average is not None)
+        # What is measured, the score that tables lead with first.
+        own = self.evaluate.own_scores if self.evaluate else ()
+        self.scores = (*sequence.objective.scores, *own)
+        self.recorder = _recorder(sequence, self.scores, averaged=self.average is not None)
         size = settings.batch_size * settings.accumulate
         each = -(-sequence.trained_rows // size) * settings.epochs
         self._steps_before = [0, *np.cumsum(each).tolist()]  # before each task; last, of all tasks
@@ -192,16 +196,16 @@ class Run:
 def train(
     run: Run,
     *,
-    on_evaluation: Callable[[Run, int, range, np.ndarray], None] | None = None,
+    on_evaluation: Callable[[Run, int, range, dict[str, np.ndarray]], None] | None = None,
     on_step: Callable[[Run], None] | None = None,
 ) -> None:
     """Train from `run.position` to the end of the sequence.
 
     Args:
-        on_evaluation: called as `on_evaluation(run, after, tasks, scores)` when scores [*lead,
-            len(tasks)] were recorded: of all tasks so far where that is due, else of the last. The
-            calls come in order, but perhaps late: scores of a single task are recorded when
-            somebody reads the matrix.
+        on_evaluation: called as `on_evaluation(run, after, tasks, scores)` when scores, {name:
+            [*lead, len(tasks)]}, were recorded: of all tasks so far where that is due, else of the
+            last. The calls come in order, but perhaps late: scores of a single task are recorded
+            when somebody reads the matrix.
         on_step: called after every optimizer step, and after every task, with a state that
             `run.state_dict()` may save; may raise `Interrupted`.
     """
@@ -304,27 +308,26 @@ def compare_epoch(run: Run) -> None:
     with run.evaluating():
         score = evaluator.validation(*where)
         loss = evaluator.validation_loss(*where) if "loss" in run.ties else None
-    higher = run.sequence.objective.higher_is_better
+    higher = run.sequence.objective.main.higher_is_better
     beside = run.method.beside_weights()
     run.best = keep_best(run.best, run.model, score, higher, run.ties, loss, beside)
     set_mode(run, training=True)
 
 
-def _recorder(sequence: TaskSequence, evaluate: Evaluator | None, *, averaged: bool) -> Recorder:
+def _recorder(sequence: TaskSequence, scores: Sequence[Score], *, averaged: bool) -> Recorder:
     """Empty score matrices: of the objective's scores and of those that the evaluator adds.
 
     With `averaged` there is a second one of each, for the average of the weights.
     """
-    objective, trained = sequence.objective, sequence.train_sizes > 0
-    own = () if evaluate is None else evaluate.further
-    names = (objective.score_name, *(name for name, _ in objective.further), *own)
+    check_names(scores)
+    trained, main = sequence.train_sizes > 0, scores[0].name
     matrices = {
-        name: ScoreMatrix(sequence.test_sizes, objective.higher_is_better, trained)
-        for name in names
+        score.name: ScoreMatrix(sequence.test_sizes, score.higher_is_better, trained)
+        for score in scores
     }
     if averaged:
-        matrices |= of_average(copy.deepcopy(matrices), objective.score_name)
-    return Recorder(matrices, objective.score_name)
+        matrices |= of_average(copy.deepcopy(matrices), main)
+    return Recorder(matrices, main)
 
 
 def _step_and_scored(run: Run) -> tuple[Callable[[Run, Examples, Tensor], None], nn.Module]:

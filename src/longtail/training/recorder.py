@@ -16,13 +16,13 @@ from torch import Tensor
 
 from longtail.metrics import ScoreMatrix
 
-Listener = Callable[[int, range, np.ndarray], None]
+Listener = Callable[[int, range, dict[str, np.ndarray]], None]
 
 
 class Recorder:
     """The score matrices of a run, by name; `main` names the one that counts.
 
-    `listener(after, tasks, scores)` is told of every entry of the main matrix.
+    `listener(after, tasks, scores)` is told of every entry, by the name of its matrix.
     """
 
     def __init__(self, matrices: dict[str, ScoreMatrix], main: str) -> None:
@@ -55,7 +55,7 @@ class Recorder:
                 for name, values in found.items():
                     self._matrices[name].record(after, (tasks, values))
                 if self.listener is not None:
-                    self.listener(after, tasks, found[self.main])
+                    self.listener(after, tasks, found)
         finally:
             self._busy = False
 

@@ -173,7 +173,7 @@ def test_the_loss_is_the_mean_over_answer_tokens() -> None:
 
 def test_all_tokens_must_be_right() -> None:
     outputs = outputs_of([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]], [[0, 1], [1], [0]])
-    assert ANSWERS.score(outputs, NOTHING).tolist() == [0.0, 1.0, 0.0]
+    assert ANSWERS.main.function(outputs, NOTHING).tolist() == [0.0, 1.0, 0.0]
 
 
 def test_distance_is_over_the_largest_stored_logits(monkeypatch: pytest.MonkeyPatch) -> None:

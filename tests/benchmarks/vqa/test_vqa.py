@@ -105,7 +105,7 @@ def test_a_stack_is_evaluated_in_batches_that_fit(
         largest.append(inputs["ids"].shape[1])
         return forward(members, inputs)
 
-    every, name = range(len(run.sequence)), run.sequence.objective.score_name
+    every, name = range(len(run.sequence)), run.sequence.objective.main.name
     whole = Evaluator()(run.model, run.sequence, every)[name]
     monkeypatch.setattr(VisionLanguage, "forward_stacked", watched)
     monkeypatch.setattr(VisionLanguage, "rows_at_once", 20)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.support.eval_mode import evaluation_mode
-from longtail.tasks import Evaluator, Examples, TableSequence, read
+from longtail.tasks import Evaluator, Examples, Score, TableSequence, read
 
 ROWS = {"cpu": 1 << 12, "cuda": 1 << 16}  # of all replicas, in one batch
 
@@ -24,7 +24,7 @@ ROWS = {"cpu": 1 << 12, "cuda": 1 << 16}  # of all replicas, in one batch
 class Evaluation(Evaluator):
     """``evaluation(model, sequence, tasks)``: both scores by name, [*lead, len(tasks)] each."""
 
-    further = ("roc_auc",)
+    own_scores = (Score("roc_auc", None, "percent", higher_is_better=True),)
 
     def __call__(self, model: nn.Module, sequence: Any, tasks: range) -> dict[str, Tensor]:
         if tasks.start == 0:

@@ -13,6 +13,7 @@ from longtail.tasks import (
     Batch,
     Objective,
     Rows,
+    Score,
     Segments,
     TableSequence,
     order_by_size,
@@ -30,7 +31,7 @@ def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
     return ((outputs > 0) == (targets > 0.5)).float()
 
 
-ACTIVITY = Objective(_loss, _is_right, "accuracy", higher_is_better=True)
+ACTIVITY = Objective(_loss, (Score("accuracy", _is_right, "percent", higher_is_better=True),))
 
 
 class MoleculeTable:

@@ -13,7 +13,7 @@ from longtail.benchmarks.nlp5.lm.answers import on_device
 from longtail.benchmarks.nlp5.lm.generate import Generator
 from longtail.benchmarks.nlp5.lm.tokens import Tokens
 from longtail.benchmarks.nlp5.scores import score
-from longtail.tasks import Evaluator, TaskSequence
+from longtail.tasks import Evaluator, Score, TaskSequence
 from longtail.tasks.examples import Examples, read
 
 
@@ -30,7 +30,8 @@ class Evaluate(Evaluator):
         precision: "bf16", "fp32", or "auto" for bf16 on a GPU and fp32 elsewhere.
     """
 
-    further = ("unparsable",)  # beside the score: the share of answers that are no SQL
+    # beside the score: the share of answers that are no SQL
+    own_scores = (Score("unparsable", None, "percent", higher_is_better=False),)
     captured = False  # the generator looks into the model
     batch_size = 32  # of a validation loss: each answer token has a number for every word
 

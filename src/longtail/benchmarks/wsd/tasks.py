@@ -20,7 +20,7 @@ from longtail.benchmarks.wsd.prepared import Prepared
 from longtail.support.random import uniform
 from longtail.tasks import Segments, TableSequence, order_sampled
 from longtail.tasks.examples import Device
-from longtail.tasks.objectives import Objective
+from longtail.tasks.objectives import Objective, Score
 
 
 def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def _pair_is_right(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 # The score of a target needs all its pairs: `evaluation.Evaluation` has it under the same name.
-PAIRS = Objective(_loss, _pair_is_right, "accuracy", higher_is_better=True)
+PAIRS = Objective(_loss, (Score("accuracy", _pair_is_right, "percent", higher_is_better=True),))
 
 
 class WordTasks(TableSequence):

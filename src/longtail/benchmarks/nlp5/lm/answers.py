@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from longtail.tasks import Ragged
-from longtail.tasks.objectives import Objective
+from longtail.tasks.objectives import Objective, Score
 
 TOP = 32  # logits kept of each answer position
 
@@ -84,9 +84,7 @@ def distance(outputs: dict[str, Any], kept: dict[str, Ragged]) -> Tensor:
 
 ANSWERS = Objective(
     answer_loss,
-    all_right,
-    "score",
-    higher_is_better=True,
+    (Score("score", all_right, "percent", higher_is_better=True),),
     remember=remember,
     distance=distance,
 )
