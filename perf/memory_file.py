@@ -4,9 +4,9 @@
     python perf/memory_file.py --parameters 1000 --json results/perf/memory_file.json
 
 Each measurement is a process of its own, so that its peak memory is its own; "over" is how far the
-peak lies above what the process had before. Both sides write to the same disk, without waiting for
-it, in turns that begin when the disk has nothing left to do; times are the best of the rounds, and
-a ratio is that of the bests. The script exits with 1 if a bar does not hold (`--no-fail`: it says
+peak lies above what the process had before. Both sides write to the same disk and wait until it has
+everything, as `save_memory` does, in turns that begin when the disk has nothing left to do; times
+are the best of the rounds, and a ratio is that of the bests. The script exits with 1 if a bar does not hold (`--no-fail`: it says
 so).
 """
 
@@ -105,7 +105,10 @@ def measure(what: str, millions: int, folder: Path, dtype: str | None) -> dict[s
             if what == "ours save":
                 save_memory(optimizer, ours, model, dtype=dtype)
             else:
-                torch.save(tensors, theirs)
+                with open(theirs, "wb") as file:
+                    torch.save(tensors, file)
+                    file.flush()
+                    os.fsync(file.fileno())
             seconds = time.perf_counter() - begun
         size = (ours if what == "ours save" else theirs).stat().st_size
         count = sum(p.numel() for p in model.parameters())

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.attacks import finished_run
+from helpers.tensor_files import rewritten
 
 from longtail.benchmarks.fsmol.assays import read_assays
 from longtail.benchmarks.images import files as image_files
@@ -156,15 +157,6 @@ def test_a_snapshot_of_zeros_makes_no_folder_elsewhere(tmp_path: Path, size: int
     assert state is not None
     assert bool(state["value"].all())
     assert made == []
-
-
-def rewritten(path: Path, old: str, new: str) -> None:
-    """Change the header of a safetensors file, whose length stands before it."""
-    content = path.read_bytes()
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = content[8:end].replace(old.encode(), new.encode())
-    assert header != content[8:end]
-    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
 
 
 @pytest.mark.parametrize(

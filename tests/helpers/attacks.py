@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from helpers.tensor_files import with_checksums
 from helpers.vqa_content import random_content
 from longtail.benchmarks.fsmol import assays as fsmol_assays
 from longtail.benchmarks.fsmol import prepared as fsmol_prepared
@@ -577,7 +578,7 @@ def _memory(work: Path) -> Attack:
     fresh, target = made()
 
     def attempt(whole: bytes, damaged: bytes) -> None:
-        path.write_bytes(damaged)
+        path.write_bytes(with_checksums(damaged))  # what is in it decides
         load_memory(target, path, fresh, quiet=True)
         for state in target.state.values():
             for tensor in state.values():
@@ -594,7 +595,7 @@ def _average(work: Path) -> Attack:
     path = average.save(folder)
 
     def attempt(whole: bytes, damaged: bytes) -> None:
-        path.write_bytes(damaged)
+        path.write_bytes(with_checksums(damaged))
         average.load(folder)
         assert average.tasks >= 0
         average.end_task()

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from helpers.optimizers import IMPLEMENTATIONS, assert_same
+from helpers.tensor_files import with_checksums
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -406,9 +407,16 @@ def damaged(kind: str, path: Path, model: nn.Module) -> str:
         save_file({"x": torch.zeros(2, dtype=torch.int64)}, path)
         return "it is a safetensors file, but no longtail memory"
     if kind == "newer":
-        path.write_bytes(whole.replace(b'"version":"1"', b'"version":"9"'))
+        rewritten(path, lambda header, _: header["__metadata__"].update(version="9"))
         return "it has version '9' of the format and this longtail knows 1"
-    path.write_bytes(whole.replace(rb"\"steps\"", rb"\"stops\""))
+    if kind == "changed header":
+        path.write_bytes(whole.replace(rb"\"steps\": 8", rb"\"steps\": 9"))
+        return "its header is damaged"
+    if kind == "folder":
+        path.unlink()
+        path.mkdir()
+        return "Is a directory"
+    rewritten(path, lambda _, memory: memory["parameters"]["body.bias"].pop("steps"))
     return "its description is damaged"
 
 
@@ -416,7 +424,7 @@ def damaged(kind: str, path: Path, model: nn.Module) -> str:
     "kind",
     [
         *("missing", "cut off", "cut off in its header", "pickle", "empty", "weights", "newer"),
-        "description",
+        *("description", "changed header", "folder"),
     ],
 )
 def test_a_file_that_cannot_be_read_gets_one_sentence(tmp_path: Path, kind: str) -> None:
@@ -435,7 +443,10 @@ def test_a_file_that_cannot_be_read_gets_one_sentence(tmp_path: Path, kind: str)
 
 
 def rewritten(path: Path, change: Any) -> None:
-    """The file with another header; `change` is given it and its description of the memory."""
+    """The file with another header, and its checksum.
+
+    `change` is given the header and its description of the memory.
+    """
     whole = path.read_bytes()
     size = int.from_bytes(whole[:8], "little")
     header = json.loads(whole[8 : 8 + size])
@@ -443,7 +454,7 @@ def rewritten(path: Path, change: Any) -> None:
     change(header, memory)
     header["__metadata__"]["memory"] = json.dumps(memory)
     text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + size :])
+    path.write_bytes(with_checksums(len(text).to_bytes(8, "little") + text + whole[8 + size :]))
 
 
 @pytest.mark.parametrize(
@@ -512,7 +523,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
     path = save_memory(optimizer, tmp_path, model)
     before = path.read_bytes()
     optimizer.state[model.head.bias]["past_exp_avg_sq"].fill_(float("nan"))
-    with pytest.raises(ValueError, match="has no code"):
+    with pytest.raises(ValueError, match=r"past_exp_avg_sq/head\.bias has NaN in it"):
         save_memory(optimizer, tmp_path, model, dtype="uint8")
     assert path.read_bytes() == before
     assert [x.name for x in tmp_path.iterdir()] == [FILE_NAME]

@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -45,8 +45,10 @@ from longtail.support.tensor_file import (
     Header,
     TensorFileError,
     counted,
+    not_finite,
     read_header,
     read_tensor,
+    verify,
     write_tensors,
 )
 
@@ -175,17 +177,19 @@ def save_memory(
     def tensor_of(key: str) -> Tensor:
         kind, _, name = key.partition("/")
         parameter, group = sources[name]
-        whole = _whole(_kept(kind, parameter, inner.state[parameter], group))
-        return _converted(_real(whole), entries[key].dtype)
+        whole = _real(_whole(_kept(kind, parameter, inner.state[parameter], group)))
+        if (wrong := _complaint(key, whole)) is not None:
+            raise ValueError(f"Cannot save {target}: {key} {wrong}")
+        return _converted(whole, entries[key].dtype)
 
     _warn_of_accidents(target, records)
+    sharded = any(map(_is_sharded, aliases))
     if _rank() == 0:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(target, entries, metadata, tensor_of)
-    elif sharded := [key for key in entries if _is_sharded(sources[key.partition("/")[2]][0])]:
-        for key in sharded:  # gathering takes all of them
+        _write(target, entries, metadata, tensor_of)
+    elif sharded:  # gathering takes all processes, and so all of them stop at the same tensor
+        for key in entries:
             tensor_of(key)
-    if any(map(_is_sharded, aliases)):
+    if sharded:
         dist.barrier()
     return target
 
@@ -231,15 +235,18 @@ def load_memory(
     aliases = aliases_of(inner, model, names)
     target = memory_path(path)
     try:
-        with open(target, "rb") as file:
+        with open(target, "rb", buffering=0) as file:
             loading = _Loading.of(target, file, read_header(file, FORMAT), grow)
             chosen = loading.match(aliases, strict=strict)
             loading.check(inner, chosen)
+            verify(file, loading.header, _complaint)
             loading.into(inner, chosen)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"There is no memory at {target}; save_memory() makes one"
         ) from None
+    except OSError as error:
+        raise ValueError(f"Cannot load {target}: {error.strerror}") from None
     except TensorFileError as error:
         raise ValueError(f"Cannot load {target}: {error}") from None
     if not quiet and _rank() == 0:
@@ -257,6 +264,26 @@ def remembered(path: str | os.PathLike[str]) -> tuple[int, int]:
         return counted(memory["tasks"]), max(steps, default=0)
     except (OSError, *DAMAGED):
         return 0, 0
+
+
+def _write(
+    target: Path,
+    entries: dict[str, Entry],
+    metadata: dict[str, str],
+    tensor_of: Callable[[str], Tensor],
+) -> None:
+    if target.is_dir():
+        raise ValueError(f"Cannot save {target}: it is a folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(target, entries, metadata, tensor_of)
+
+
+def _complaint(key: str, values: Tensor) -> str | None:
+    """What a memory cannot hold, as a sentence goes on after the tensor's name."""
+    wrong = not_finite(values)
+    if wrong is None and key.startswith(f"{SECOND}/") and values.numel() and values.min() < 0:
+        return "is negative, and an average of squares is not"
+    return wrong
 
 
 def _warn_of_accidents(target: Path, records: dict[str, Record]) -> None:

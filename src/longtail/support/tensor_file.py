@@ -1,16 +1,21 @@
-"""Safetensors files, written and read one tensor at a time.
+"""Safetensors files with digests, written and read one tensor at a time.
 
 A file is eight bytes with the length of a header, the header (JSON: for each tensor its dtype,
 shape and place, and a dictionary of texts), and the tensors' bytes end to end. The package of that
 name writes and reads the same files, but wants all tensors in memory at once to write them, and
 maps the whole file to read one. Nothing in such a file can be executed.
+
+The first text, ``digests``, holds a checksum (CRC-32, eight hexadecimal digits) of the header and
+one of each tensor. One changed bit is always noticed. Who can write to the file can also write
+another checksum: it tells of damage, not of malice, and a cryptographic one would take longer than
+the writing.
 """
 
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +23,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from longtail.support.files import naming
+from longtail.support.files import replacing
 
 _NAMES = {
     torch.float64: "F64",
@@ -29,8 +34,14 @@ _NAMES = {
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _LARGEST_HEADER = 100_000_000  # the limit of the format
-_PIECE = 1 << 20  # bytes a write, without a buffer in between: twice as fast as all at once
+# Bytes a write or a read. Without a buffer in between that is twice as fast as all at once, and
+# what is computed of a piece on the way finds it in the cache.
+_PIECE = 1 << 20
+_DIGITS = 8  # of a checksum
+_NONE = "0" * _DIGITS
 
+# What is wrong with the values of a piece of the tensor of that name, if anything.
+Complaint = Callable[[str, Tensor], str | None]
 
 # What a description that is JSON of another form makes its reader raise: 1e400 is infinite there,
 # and brackets may be too deep.
@@ -68,6 +79,7 @@ class Header:
 
     metadata: dict[str, str]
     entries: dict[str, Entry]
+    digests: dict[str, str]
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
@@ -91,7 +103,8 @@ def write_tensors(
         tensors: gives the tensor of a name when its turn has come, which is in the order of
             ``entries``; contiguous, on the CPU.
     """
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    places = _NONE * (1 + len(entries))  # filled in once the tensors have been seen
+    header: dict[str, Any] = {"__metadata__": {"digests": places, **metadata}}
     end = 0
     for name, entry in entries.items():
         start, end = end, end + entry.size
@@ -102,32 +115,39 @@ def write_tensors(
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with replacing(path) as file:
+    with replacing(path, buffering=0) as file:
         _write(file, memoryview(len(text).to_bytes(8, "little") + text))
+        digests = _NONE
         for name, entry in entries.items():
             tensor = tensors(name)
             assert tensor.dtype == entry.dtype
             assert tuple(tensor.shape) == entry.shape
-            if entry.size:
-                _write(file, bytes_of(tensor))
+            digests += _write(file, bytes_of(tensor)) if entry.size else _NONE
+        text = text.replace(places.encode(), digests.encode(), 1)
+        own = f"{zlib.crc32(text):08x}{digests[_DIGITS:]}"
+        file.seek(8)
+        _write(file, memoryview(text.replace(digests.encode(), own.encode(), 1)))
 
 
-def _write(file: IO[bytes], content: memoryview) -> None:
-    done = 0
+def _write(file: IO[bytes], content: memoryview) -> str:
+    """Write all of it, and give its checksum."""
+    done, checksum = 0, 0
     while done < len(content):  # an unbuffered write may stop early
-        done += file.write(content[done : done + _PIECE])
+        piece = content[done : done + _PIECE]
+        written = file.write(piece)
+        checksum = zlib.crc32(piece[:written], checksum)
+        done += written
+    return f"{checksum:08x}"
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to that takes the place of ``path`` when all went well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with naming(path), open(temporary, "wb", buffering=0) as file:
-            yield file
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def not_finite(values: Tensor) -> str | None:
+    """What is wrong with values that should be numbers, as a sentence goes on after their name."""
+    if not values.is_floating_point() or not values.numel():
+        return None
+    low, high = torch.aminmax(values)  # NaN wherever there is one
+    if bool(low.isfinite() & high.isfinite()):
+        return None
+    return "has NaN in it" if bool(low.isnan()) else "has infinite values"
 
 
 def read_header(file: IO[bytes], kind: str) -> Header:
@@ -152,6 +172,7 @@ def read_header(file: IO[bytes], kind: str) -> Header:
         if metadata.get("format") != kind:
             raise TensorFileError(f"it is a safetensors file, but no {kind}")
         entries = {name: _entry(described, 8 + length) for name, described in found.items()}
+        digests = _digests(text, metadata, list(entries))
     except TensorFileError:
         raise
     except DAMAGED:
@@ -159,7 +180,41 @@ def read_header(file: IO[bytes], kind: str) -> Header:
     end = max((entry.stop for entry in entries.values()), default=8 + length)
     if end > size:
         raise TensorFileError(f"it is cut off: {size:,} of {end:,} bytes are there")
-    return Header(metadata, entries)
+    return Header(metadata, entries, digests)
+
+
+def _digests(text: bytes, metadata: dict[str, str], names: list[str]) -> dict[str, str]:
+    """The checksum of every tensor; that of the header is looked at here."""
+    digests = metadata["digests"]
+    if len(digests) != _DIGITS * (1 + len(names)):
+        raise TensorFileError("it has no checksum for each of its tensors")
+    blank = _NONE + digests[_DIGITS:]
+    if f"{zlib.crc32(text.replace(digests.encode(), blank.encode(), 1)):08x}" != digests[:_DIGITS]:
+        raise TensorFileError("its header is damaged: it is not what its checksum was taken of")
+    starts = range(_DIGITS, len(digests), _DIGITS)
+    return {name: digests[i : i + _DIGITS] for name, i in zip(names, starts, strict=True)}
+
+
+def verify(file: IO[bytes], header: Header, complaint: Complaint) -> None:
+    """Read all tensors once, before any of them is made use of.
+
+    Raises:
+        TensorFileError: for a tensor that is not what was written, or whose values are complained
+            of; its name is said.
+    """
+    space = torch.empty(_PIECE, dtype=torch.uint8)
+    for name, entry in header.entries.items():
+        checksum, wrong = 0, None
+        file.seek(entry.start)
+        for start in range(entry.start, entry.stop, _PIECE):
+            piece = space[: min(_PIECE, entry.stop - start)]
+            _fill(file, bytes_of(piece))
+            checksum = zlib.crc32(bytes_of(piece), checksum)
+            wrong = wrong or complaint(name, piece.view(entry.dtype))
+        if f"{checksum:08x}" != header.digests[name]:
+            raise TensorFileError(f"{name} is damaged: it is not what its checksum was taken of")
+        if wrong is not None:
+            raise TensorFileError(f"{name} {wrong}")
 
 
 def _entry(described: dict[str, Any], data: int) -> Entry:
@@ -182,11 +237,14 @@ def read_tensor(file: IO[bytes], entry: Entry, out: Tensor | None = None) -> Ten
     tensor = torch.empty(entry.shape, dtype=entry.dtype) if out is None else out
     if entry.size:
         file.seek(entry.start)
-        target = bytes_of(tensor)
-        done = 0
-        while done < entry.size:  # an unbuffered read may stop early
-            count = file.readinto(target[done:])  # type: ignore[attr-defined]
-            if not count:
-                raise TensorFileError("it was cut off while it was read")
-            done += count
+        _fill(file, bytes_of(tensor))
     return tensor
+
+
+def _fill(file: IO[bytes], target: memoryview) -> None:
+    done = 0
+    while done < len(target):  # an unbuffered read may stop early
+        count = file.readinto(target[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise TensorFileError("it was cut off while it was read")
+        done += count
