@@ -6,8 +6,8 @@
 Each measurement is a process of its own, so that its peak memory is its own; "over" is how far the
 peak lies above what the process had before. Both sides write to the same disk and wait until it has
 everything, as `save_memory` does, in turns that begin when the disk has nothing left to do; times
-are the best of the rounds, and a ratio is that of the bests. The script exits with 1 if a bar does not hold (`--no-fail`: it says
-so).
+are the best of the rounds, and a ratio is that of the bests. The script exits with 1 if a bar does
+not hold (`--no-fail`: it says so).
 """
 
 import argparse
