@@ -152,7 +152,7 @@ def _open_draft(target: Path, buffering: int) -> Draft:
             descriptor = not_through_a_link(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             continue
-        if _lock(descriptor, wait=True) is None or _is_at(descriptor, path):
+        if _lock(descriptor, wait=True) is None or is_at(descriptor, path):
             return Draft(os.fdopen(descriptor, "wb", buffering), path)
         os.close(descriptor)  # taken for a dead one in the moment before it was locked
 
@@ -203,7 +203,7 @@ def _lock(descriptor: int, *, wait: bool) -> bool | None:
     return True
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
     """Whether an open file still has this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))

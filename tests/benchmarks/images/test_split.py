@@ -2,6 +2,7 @@
 
 import argparse
 import gzip
+import hashlib
 import io
 import json
 import pickle
@@ -326,7 +327,12 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source = tmp_path / "published"
     source.mkdir()
     write_idx(source, random_images((1, 28, 28)), ".gz")
-    remotes = tuple(Remote(f"{n}.gz", ((source / f"{n}.gz").as_uri(),)) for n in IDX_FILES)
+    files = [source / f"{name}.gz" for name in IDX_FILES]
+    sums = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    remotes = tuple(
+        Remote(file.name, (file.as_uri(),), sha256=sha256)
+        for file, sha256 in zip(files, sums, strict=True)
+    )
     small = image_files.SOURCES["mnist"]._replace(files=remotes, sizes=(40, 20))
     monkeypatch.setitem(image_files.SOURCES, "mnist", small)
     return source

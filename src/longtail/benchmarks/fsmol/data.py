@@ -1,8 +1,8 @@
 """FS-Mol's files: where they are, how they are fetched, whether they are what they say.
 
-The published archive has no published checksum. What is in it is checked instead: the numbers of
-assays, labels, molecules and actives, the sizes, and a checksum over all labels, for the 5,131
-assays that were counted here. Four more belong to the benchmark, and may be there or not.
+The published archive has no published checksum. It must be whole, and what is in it is checked:
+the numbers of assays, labels, molecules and actives, the sizes, and a checksum over all labels, for
+the 5,131 assays that were counted here. Four more belong to the benchmark, and may be there or not.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,42 @@ from longtail.benchmarks.fsmol.assays import (
     read_assays,
 )
 from longtail.benchmarks.fsmol.prepared import RULE, Prepared, load, prepare, save
-from longtail.support.downloads import DownloadError, Meter, Remote, cache_folder, fetch
+from longtail.support.downloads import (
+    ChecksumError,
+    DownloadError,
+    Meter,
+    Remote,
+    cache_folder,
+    fetch,
+)
 
-ARCHIVE = Remote("fsmol.tar", ("https://figshare.com/ndownloader/files/31345321",))
+
+def refuse_cut_archive(path: Path) -> None:
+    """Raise `ChecksumError` where a tar archive ends before its last file does.
+
+    Behind its last file a whole archive has at least one block of zeros.
+    """
+    try:
+        with tarfile.open(path, "r:") as tar, open(path, "rb") as file:
+            tar.getmembers()
+            file.seek(tar.offset)
+            whole = file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
+    except tarfile.TarError as error:
+        raise ChecksumError(f"{path} is not a whole tar archive: {error}") from None
+    if not whole:
+        raise ChecksumError(f"{path} is not a whole tar archive: it ends in the middle")
+
+
+ARCHIVE = Remote(
+    "fsmol.tar",
+    ("https://figshare.com/ndownloader/files/31345321",),
+    check=refuse_cut_archive,
+)
 TASK_LIST = Remote(
     LIST,
     (f"https://raw.githubusercontent.com/microsoft/FS-Mol/main/datasets/{LIST}",),
+    # of the file in its authors' repository, which has one version of it
+    sha256="f8d0e4d6031d47c82c7aef34c33b554c13648e5cb5c3fb7050070f4e79b23cf8",
 )
 UNCOUNTED = ("CHEMBL1613776", "CHEMBL1613829", "CHEMBL1613930", "CHEMBL1614213")
 FACTS: dict[str, Any] = {

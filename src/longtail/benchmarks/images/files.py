@@ -52,11 +52,15 @@ class Source(NamedTuple):
     sizes: tuple[int, int]
 
 
-def _idx_remotes(bases: tuple[str, ...], sums: tuple[str, ...], kind: str) -> tuple[Remote, ...]:
-    return tuple(
-        Remote(f"{name}.gz", tuple(f"{base}/{name}.gz" for base in bases), **{kind: checksum})
-        for name, checksum in zip(IDX_FILES, sums, strict=True)
-    )
+def _idx_remotes(
+    bases: tuple[str, ...], *, sha256: tuple[str, ...] = ("",) * 4, md5: tuple[str, ...] = ("",) * 4
+) -> tuple[Remote, ...]:
+    """The four files, with the checksums that are on record of them."""
+    remotes: list[Remote] = []
+    for name, first, second in zip(IDX_FILES, sha256, md5, strict=True):
+        urls = tuple(f"{base}/{name}.gz" for base in bases)
+        remotes.append(Remote(f"{name}.gz", urls, sha256=first, md5=second))
+    return tuple(remotes)
 
 
 def _cifar_remote(name: str, sha256: str) -> tuple[Remote, ...]:
@@ -73,13 +77,12 @@ SOURCES = {
                 "https://ossci-datasets.s3.amazonaws.com/mnist",
                 "https://storage.googleapis.com/cvdf-datasets/mnist",
             ),
-            (
+            sha256=(
                 "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
                 "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
                 "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
                 "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
             ),
-            "sha256",
         ),
         (1, 28, 28),
         (60000, 10000),
@@ -89,13 +92,12 @@ SOURCES = {
         "idx",
         _idx_remotes(
             ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",),
-            (
+            md5=(
                 "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
                 "25c81989df183df01b3e8a0aad5dffbe",
                 "bef4ecab320f06d8554ea6380940ec79",
                 "bb300cfdad3c16e7a12a480ee83cd310",
             ),
-            "md5",
         ),
         (1, 28, 28),
         (60000, 10000),
