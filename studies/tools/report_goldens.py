@@ -523,6 +523,8 @@ def _summary(line: dict[str, Any], seed: int, table: dict[str, Any]) -> dict[str
         ours = name in ("RP", "LP", "FGT", "BWT", "validation") or "." in name
         if not ours or name.endswith(("_se", "_by_seed", "_after", "_curve", "_paper")):
             continue
+        if name == "validation" and value is None:  # nothing was held out
+            continue
         value = line.get(f"{name}_by_seed", {}).get(str(seed), value)
         place, *parts = summary, *name.split(".")
         for part in parts[:-1]:

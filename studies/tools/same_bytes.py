@@ -57,9 +57,9 @@ BENCHMARKS: dict[str, dict[str, Any]] = {
     "cifar100": {"data.miniature": True, "data.model": "mlp", "train.batch_size": 128},
     "fashion_mnist": {"data.miniature": True, "train.batch_size": 64},
     "nlp5": {"data.miniature": True, "data.per_task": 8, "data.test_per_task": 4},
-    "wsd": {"data.miniature": True, "data.tasks": 20, "train.epochs": 2},
+    "wsd": {"data.miniature": True, "data.tasks": 12, "train.epochs": 2},
     "vqa": {"data.miniature": True, "data.tasks": 4, "train.epochs": 1},
-    "fsmol": {"data.miniature": True, "data.tasks": 40, "train.evaluate_every": 10},
+    "fsmol": {"data.miniature": True, "data.tasks": 20, "train.evaluate_every": 5},
 }
 STACKED = ("toy", "synthetic", "mnist", "wsd", "vqa", "fsmol")
 
