@@ -18,7 +18,7 @@ from helpers.tensor_files import rewritten
 
 from longtail.benchmarks.fsmol.assays import read_assays
 from longtail.benchmarks.images import files as image_files
-from longtail.benchmarks.nlp5.readers import sst
+from longtail.benchmarks.nlp5.readers import wikisql
 from longtail.benchmarks.vqa.gqa.feature_forms import read_tsv
 from longtail.benchmarks.vqa.gqa.stream import Problems, members
 from longtail.benchmarks.vqa.tokens import WordPiece
@@ -39,9 +39,11 @@ LONG = "9" * 5000
 @pytest.mark.parametrize("text", [DEEP, LONG])
 def test_lines_of_json_that_python_cannot_hold_are_named(tmp_path: Path, text: str):
     path = tmp_path / "a.jsonl"
-    path.write_text(f'{{"sentence": "fine", "label": 1}}\n{{"label": {text}}}\n')
+    query = {"sel": "name", "agg": "", "conds": []}
+    fine = json.dumps({"table_id": "1", "question": "Who?", "sql": query})
+    path.write_text(f'{fine}\n{{"table_id": {text}}}\n')
     with pytest.raises(ValueError, match=r"a\.jsonl:2: not JSON that can be read"):
-        sst.read(path)
+        wikisql.read(path)
 
 
 @pytest.mark.parametrize("text", [DEEP, LONG])

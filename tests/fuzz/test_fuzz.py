@@ -24,8 +24,8 @@ fuzz = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-NAMES = ("sst csv", "sst tsv", "sst jsonl", "qasrl", "qasrl gold", "qasrl bank", "squad", "woz")
-NAMES += ("qasrl bank text", "squad jsonl", "wikisql", "wikisql tables", "wikisql numbers")
+NAMES = ("sst csv", "qasrl", "qasrl gold", "squad", "woz")
+NAMES += ("wikisql", "wikisql tables", "wikisql numbers")
 NAMES += ("images npz", "images idx", "images cifar", "molecules", "molecules prepared", "semcor")
 NAMES += ("gqa questions", "gqa scenes", "gqa features npz", "gqa features tsv", "vqa prepared")
 NAMES += ("wordnet index.sense", "wordnet data.noun", "wsd prepared", "word pieces", "settings")

@@ -127,26 +127,9 @@ def _folder(work: Path, name: str) -> Path:
 # --- text ----------------------------------------------------------------------------------------
 
 QA = "W_0\t1\nThe band began in May .\n2\tbegan\t1\nwho\t_\t_\tbegan\t_\t_\t_\t?\tThe band\n\n"
-BANK = {
-    "sentenceId": "1",
-    "sentenceTokens": ["The", "band", "began"],
-    "verbEntries": {
-        "2": {
-            "verbIndex": 2,
-            "questionLabels": {
-                "Who began?": {
-                    "questionString": "Who began?",
-                    "answerJudgments": [{"isValid": True, "spans": [[0, 2]]}],
-                }
-            },
-        }
-    },
-}
 _ANSWER = {"id": "1", "question": "Who?", "answers": [{"text": "The band", "answer_start": 0}]}
 _PARAGRAPH = {"context": "The band began in May.", "qas": [_ANSWER]}
 SQUAD = {"data": [{"title": "a", "paragraphs": [_PARAGRAPH]}]}
-_COLUMNS = {"text": ["The band"], "answer_start": [0]}
-SQUAD_LINE = {"context": "The band began.", "question": "Who?", "answers": _COLUMNS}
 _TURN = {
     "transcript": "the East part",
     "system_acts": ["area", ["food", "thai"]],
@@ -164,15 +147,14 @@ def _lines(*rows: Any) -> bytes:
 
 
 READERS: dict[str, tuple[Callable[[Path], Any], str, bytes]] = {
-    "sst csv": (sst.read, "a.csv", b"sentence,label\na fine film,1\na dull film,0\n"),
-    "sst tsv": (sst.read, "a.tsv", b"sentence\tlabel\na fine film\t1\n"),
-    "sst jsonl": (sst.read, "a.jsonl", b'{"sentence": "a fine film", "label": 1}\n'),
+    "sst csv": (sst.read, "a.csv", b"label,sentence\n1,a fine film\n0,a dull film\n"),
     "qasrl": (srl.read, "a.qa", QA.encode()),
-    "qasrl gold": (srl.read, "x.gold.csv", b"qasrl_id,verb_idx,question,answer\n1,2,who?,a~!~b\n"),
-    "qasrl bank": (srl.read, "a.jsonl.gz", gzip.compress(_lines(BANK), mtime=0)),
-    "qasrl bank text": (srl.read, "a.jsonl", _lines(BANK)),
+    "qasrl gold": (
+        srl.read,
+        "gold/x.gold.csv",
+        b"qasrl_id,verb_idx,question,answer\n1,2,who?,a~!~b\n",
+    ),
     "squad": (squad.read, "a.json", json.dumps(SQUAD).encode()),
-    "squad jsonl": (squad.read, "a.jsonl", _lines(SQUAD_LINE)),
     "woz": (woz.read, "a.json", json.dumps(WOZ).encode()),
     "wikisql": (wikisql.read, "a.jsonl", _lines(NAMED)),
 }
@@ -191,7 +173,9 @@ def _readers(work: Path) -> list[Attack]:
     made = []
     for name, (read, file, content) in READERS.items():
         path = _folder(work, name) / file
-        (path.parent / "x.full.csv").write_text("qasrl_id,sentence\n1,a b c\n")  # of QA-SRL's gold
+        path.parent.mkdir(exist_ok=True)
+        sentences = _folder(work, f"{name}/sentences") / "x.full.csv"  # of QA-SRL's gold standard
+        sentences.write_text("qasrl_id,tokens\n1,a b c\n")
 
         def attempt(
             whole: bytes, damaged: bytes, path: Path = path, read: Callable[..., Any] = read

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from torch import nn
 
@@ -45,15 +44,11 @@ class Settings:
     per_task: int = option(0, "training questions of each task, of WOZ whole dialogues; 0: all")
     test_per_task: int = option(0, "test questions of each task, of WOZ whole dialogues; 0: all")
     sizes: tuple[int, ...] = option((), "training questions, one number a task of `order`")
-    subset: int = option(0, "seed of the choice where not all questions are taken")
     long_tail: int = option(0, "cut the tasks into so many small ones, drawn in long-tail order")
     model: str = option("gpt2", "folder, .gguf file or hub name of a causal LM, or `tiny`")
     lora: int = option(0, "rank of LoRA adapters, which alone are trained; 0: train all weights")
     max_tokens: int = option(512, "tokens of a row; longer contexts are cut around the answer")
     generate_batch: int = option(256, "test questions answered at once")
-    generate: Literal["auto", "bf16", "fp32"] = option(
-        "auto", "precision of generation; auto: bf16 on a GPU, fp32 elsewhere"
-    )
     miniature: bool = option(False, "made-up questions and the model `tiny`: needs no files")
     folder: str = option("", "folder of the files; empty: where `longtail data` puts them")
 
@@ -106,15 +101,7 @@ def build(settings: Settings, seed: int) -> Benchmark:
     sequence = TableSequence(
         table, QuestionRows.of(train, groups), Segments.from_lists(test), ANSWERS, names
     )
-    evaluate = Evaluate(
-        kinds,
-        examples,
-        prompts,
-        limits,
-        tokens,
-        settings.generate_batch,
-        settings.generate,
-    )
+    evaluate = Evaluate(kinds, examples, prompts, limits, tokens, settings.generate_batch)
     return Benchmark(sequence, _make_model(settings), evaluate)
 
 
@@ -148,7 +135,7 @@ def _part(settings: Settings, task: str, tokens: Tokens) -> Part:
         (read[0], count, "train"),
         (read[1], settings.test_per_task, "test"),
     ):
-        chosen = subset(examples, number, settings.subset, f"{task} {kind}")
+        chosen = subset(examples, number, f"{task} {kind}")
         texts = tokenise(chosen, tokens, settings.max_tokens)
         if texts.truncated:
             log.warning(

@@ -21,7 +21,7 @@ from longtail.tasks.sequences import floor
 EXPONENT = 1.0  # the k-th part of a task has a share proportional to k ** -EXPONENT
 
 
-def subset(examples: Sequence[Example], count: int, seed: int, name: str) -> list[Example]:
+def subset(examples: Sequence[Example], count: int, name: str) -> list[Example]:
     """A random choice of `count` in their given order, all for 0.
 
     Of dialogues as many as do not exceed `count` turns, at least one.
@@ -30,7 +30,7 @@ def subset(examples: Sequence[Example], count: int, seed: int, name: str) -> lis
         return list(examples)
     units = units_of(range(len(examples)), [e.group for e in examples])
     kept: list[int] = []
-    for i in permutation(len(units), seed, "subset", name).tolist():
+    for i in permutation(len(units), 0, "subset", name).tolist():
         if not kept or len(kept) + len(units[i]) <= count:
             kept += units[i]
     return [examples[i] for i in sorted(kept)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from torch import nn
@@ -27,7 +26,6 @@ class Evaluate(Evaluator):
         limits: tokens written at most, by task.
         tokens: the tokeniser.
         batch: questions answered at once.
-        precision: "bf16", "fp32", or "auto" for bf16 on a GPU and fp32 elsewhere.
     """
 
     # beside the score: the share of answers that are no SQL
@@ -43,10 +41,9 @@ class Evaluate(Evaluator):
         limits: Mapping[str, int],
         tokens: Tokens,
         batch: int = 256,
-        precision: Literal["auto", "bf16", "fp32"] = "auto",
     ) -> None:
         self.kinds, self.examples, self.prompts = kinds, examples, prompts
-        self.tokens, self.batch, self.precision, self.limits = tokens, batch, precision, limits
+        self.tokens, self.batch, self.limits = tokens, batch, limits
         self._generator: Generator | None = None
 
     def __call__(
@@ -96,7 +93,6 @@ class Evaluate(Evaluator):
 
     def _generate(self, model: nn.Module) -> Generator:
         if self._generator is None:
-            on_gpu = on_device(model).type == "cuda"
-            half = self.precision == "bf16" or (self.precision == "auto" and on_gpu)
+            half = on_device(model).type == "cuda"
             self._generator = Generator(self.tokens.end, self.batch, half)
         return self._generator

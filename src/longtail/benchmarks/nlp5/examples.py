@@ -6,9 +6,9 @@ reads context and question and writes the answer.
 
 from __future__ import annotations
 
-import gzip
+import csv
+import io
 import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,15 +42,12 @@ def flat(text: str) -> str:
 
 
 def text_of(path: Path) -> str:
-    """The content of a file, unpacked where its name ends in ``.gz``."""
+    """The content of a file."""
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path, "rt", encoding="utf-8-sig") as file:
-                return file.read()
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ValueError(f"no such file: {path}") from None
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
 
 
@@ -99,6 +96,21 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(found, dict):
             raise ValueError(f"{path}:{number}: a {type(found).__name__}, not an object")
         yield number, found
+
+
+def csv_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a CSV file by the names in its head, each with the place where it stands."""
+    # strict: a quotation mark that is never closed would swallow the rest of the file
+    reader = csv.DictReader(io.StringIO(whole_lines(path), newline=""), strict=True)
+    line = 2
+    try:
+        for row in reader:
+            place, line = f"{path}:{line}", reader.line_num + 1
+            if None in row or None in row.values():
+                raise ValueError(f"{place}: a field too many or too few")
+            yield place, row
+    except csv.Error as error:
+        raise ValueError(f"{path}:{line}: {error}") from None
 
 
 def malformed(place: str, error: Exception) -> ValueError:

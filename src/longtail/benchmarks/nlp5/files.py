@@ -1,16 +1,15 @@
 """Which files of a folder are for what in the five tasks.
 
-A folder has one subfolder a task, with any of the published forms in it:
+A folder has one subfolder a task:
 
-    squad/    train-v1.1.json dev-v1.1.json, v2.0, XQuAD          readers/squad.py
+    squad/    train-v1.1.json dev-v1.1.json, XQuAD, paragraphs    readers/squad.py
     wikisql/  train.jsonl train.tables.jsonl dev... test...       readers/wikisql.py
-    sst/      train_binary_sent.csv dev... test..., GLUE, ...     readers/sst.py
-    qasrl/    wiki1.train.qa ..., orig/train.jsonl.gz, gold/*.csv readers/srl.py
+    sst/      train_binary_sent.csv dev... test...                readers/sst.py
+    qasrl/    wiki1.train.qa ..., else gold/*.csv                 readers/srl.py
     woz/      woz_train_en.json woz_validate_en.json ...          readers/woz.py
 
 Files are for training or testing by their names. A task without a training file trains on its
-development file; one without a test file is tested on it. Where the same questions lie there in
-several forms (`_FORMS`), the first of them is read.
+development file; one without a test file is tested on it.
 """
 
 from __future__ import annotations
@@ -35,24 +34,14 @@ READERS: dict[str, Callable[[Path], list[Example]]] = {
 }
 TASKS = tuple(READERS)
 
-# Forms of the same questions, those that are read first; files of one form are read together.
-# SQuAD 2.0 holds the questions of 1.1. Of QA-SRL's Bank 2.0, `expanded` holds those of `orig` and
-# questions that a model wrote, `dense` those of a part of `expanded` and still more.
-_FORMS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "squad": (("*v1.1*.json",), ("*v2.0*.json",), ("*.json", "*.jsonl")),
-    "wikisql": (("train.jsonl", "dev.jsonl", "test.jsonl"),),
-    "sst": (("*.csv",), ("*.tsv",), ("*.jsonl",), ("*.parquet",)),
-    "qasrl": (
-        ("*.qa",),
-        *(
-            (f"**/{part}/*.jsonl", f"**/{part}/*.jsonl.gz")
-            for part in ("orig", "expanded", "dense")
-        ),
-        ("**/*.jsonl", "**/*.jsonl.gz"),
-        ("gold/*.csv", "*.gold.csv"),
-    ),
-    "woz": (("woz_*_en.json",),),
+_NAMES: dict[str, tuple[str, ...]] = {
+    "squad": ("*.json",),
+    "wikisql": ("train.jsonl", "dev.jsonl", "test.jsonl"),
+    "sst": ("*.csv",),
+    "qasrl": ("*.qa",),
+    "woz": ("woz_*_en.json",),
 }
+_GOLD = "gold/*.gold.csv"  # of QA-SRL, where the files of 2015 are not there
 _TEST, _DEVELOPMENT = ("test", "xquad"), ("dev", "valid", "validate", "validation")
 
 
@@ -62,31 +51,24 @@ class Files(NamedTuple):
     train: list[Path]
     test: list[Path]
     development: list[Path]  # that are for neither
-    left: list[Path]  # the same questions once more, in another form: not read
 
 
 def files_of(folder: Path, task: str) -> Files:
-    """Which files are for what, each question once."""
+    """Which files are for what."""
     root = _root(folder) / task
+    paths = sorted(path for name in _NAMES[task] for path in root.glob(name))
+    if task == "qasrl" and not paths:
+        paths = sorted(root.glob(_GOLD))
     kinds: dict[str, list[Path]] = {"train": [], "dev": [], "test": []}
-    left: list[Path] = []
-    known: set[Path] = set()
-    for form in _FORMS[task]:
-        found = sorted({path for pattern in form for path in root.glob(pattern)} - known)
-        known.update(found)
-        of_form: dict[str, list[Path]] = {"train": [], "dev": [], "test": []}
-        for path in found:
-            packed = path.suffix == ".gz" and path.with_suffix("") in found
-            (left if packed else of_form[_kind(path)]).append(path)
-        for kind, paths in of_form.items():
-            (left if kinds[kind] else kinds[kind]).extend(paths)
+    for path in paths:
+        kinds[_kind(path)].append(path)
     train = kinds["train"] or kinds["dev"]
     test = kinds["test"] or (kinds["dev"] if kinds["train"] else [])
     if not train or not test:
         lacking = "test" if train else "training"
         raise ValueError(f"{root} has no {lacking} file; {where_to_get(task, root)}")
     spare = kinds["train"] and kinds["test"]
-    return Files(train, test, kinds["dev"] if spare else [], sorted(left))
+    return Files(train, test, kinds["dev"] if spare else [])
 
 
 def _kind(path: Path) -> str:
@@ -128,7 +110,7 @@ def data_command(args: argparse.Namespace) -> int:
         parts = {"train": files.train, "test": files.test, "development": files.development}
         counts[task] = {name: len(_read(task, paths)) for name, paths in parts.items() if paths}
         if not args.quiet and not args.json:
-            print(_line(task, counts[task], _root(folder) / task, files.left))
+            print(_line(task, counts[task], _root(folder) / task))
     if args.json:
         print(json.dumps({"benchmark": "nlp5", "folder": str(folder), "tasks": counts}))
     elif not args.quiet:
@@ -136,7 +118,7 @@ def data_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _line(task: str, counts: dict[str, int], folder: Path, left: list[Path]) -> str:
+def _line(task: str, counts: dict[str, int], folder: Path) -> str:
     """What `longtail data` says of a task."""
     text = f"{task}: {counts['train']} questions for training, {counts['test']} for testing"
     if "development" in counts:
@@ -149,8 +131,4 @@ def _line(task: str, counts: dict[str, int], folder: Path, left: list[Path]) -> 
     elif False in agree:
         names = (r.name for r, same in zip(REMOTES[task], agree, strict=True) if same is False)
         text += f"; not the published {', '.join(names)}"
-    text += ")"
-    if left:
-        names = ", ".join(path.relative_to(folder).as_posix() for path in left)
-        text += f"; the same in other forms, not read: {names}"
-    return text
+    return f"{text})"
