@@ -18,7 +18,7 @@ from longtail.benchmarks.nlp5.lm.gguf import convert
 from longtail.benchmarks.nlp5.lm.hf import TransformersLM
 from longtail.benchmarks.nlp5.lm.llama import Llama, LlamaConfig, is_llama, read_weights
 from longtail.benchmarks.nlp5.lm.load import load, with_adapters
-from longtail.benchmarks.nlp5.lm.tokens import Bytes, load_tokens
+from longtail.benchmarks.nlp5.lm.tokens import Bytes, Pretrained
 from longtail.methods import DERPlusPlus
 from longtail.tasks import Ragged
 
@@ -245,7 +245,7 @@ def test_gguf_becomes_a_folder(tmp_path: Path) -> None:
     inputs = batch([9, 14, 5], [2, 5, 1])
     ours, expected = (load(str(tmp_path / name))(inputs) for name in ("ours", "theirs"))
     torch.testing.assert_close(ours["logits"].padded, expected["logits"].padded, rtol=0, atol=0)
-    tokens = load_tokens(str(tmp_path / "ours"))
+    tokens = Pretrained(str(tmp_path / "ours"))
     assert tokens.encode(["ab12"]) == [[3, 2, 4]]  # digits one by one, though "12" is a token
     assert tokens.end == END
     with pytest.raises(ValueError, match="no such file"):
@@ -300,8 +300,14 @@ def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "tokenizer.json").write_text("{")
     (tmp_path / "config.json").write_text(json.dumps({**config, "eos_token_id": END}))
-    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokeniser: EOF"):
-        load_tokens(str(tmp_path))
+    with pytest.raises(ValueError, match=r"tokenizer\.json of .* is damaged: EOF"):
+        Pretrained(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    content = {"version": "1.0", "added_tokens": [], "model": model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="names no token that ends a text"):
+        Pretrained(str(tmp_path))
     for change in ({"hidden_size": None}, {"intermediate_size": 7}, {"num_hidden_layers": 9}):
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(ValueError, match=rf"^{tmp_path}: config\.json and weights do not fit"):

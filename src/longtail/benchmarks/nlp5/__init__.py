@@ -25,7 +25,7 @@ from longtail.benchmarks.nlp5.files import TASKS, data_command, read_task
 from longtail.benchmarks.nlp5.lm.answers import ANSWERS
 from longtail.benchmarks.nlp5.lm.llama import Llama, LlamaConfig
 from longtail.benchmarks.nlp5.lm.load import load, model_folder, with_adapters
-from longtail.benchmarks.nlp5.lm.tokens import Bytes, Tokens, load_tokens
+from longtail.benchmarks.nlp5.lm.tokens import Bytes, Pretrained, Tokens
 from longtail.benchmarks.nlp5.miniature import miniature
 from longtail.benchmarks.nlp5.table import AnswerTable
 from longtail.benchmarks.nlp5.text import Texts, tokenise
@@ -108,7 +108,7 @@ def build(settings: Settings, seed: int) -> Benchmark:
 def _tokens(settings: Settings) -> Tokens:
     if settings.miniature or settings.model == "tiny":
         return Bytes()
-    return load_tokens(str(model_folder(settings.model)))
+    return Pretrained(str(model_folder(settings.model)))
 
 
 def _make_model(settings: Settings) -> Callable[[int], nn.Module]:

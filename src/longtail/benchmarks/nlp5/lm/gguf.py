@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from longtail.benchmarks.nlp5.lm.tokens import import_tokenizers
+from longtail.benchmarks.tokens import import_tokenizers
 from longtail.support.downloads import cache_folder
 
 # transformers reads other kinds too, but splits the text of every byte-level tokeniser as GPT-2
@@ -92,9 +92,8 @@ def _write(path: Path, about: dict[str, Any], folder: Path) -> None:
         why = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read: {why}") from None
     backend = tokens.backend_tokenizer
-    if (
-        about["tokenizer.ggml.pre"] == "smollm"
-    ):  # digits are split off one by one, then as GPT-2 does
+    if about["tokenizer.ggml.pre"] == "smollm":
+        # digits are split off one by one, then as GPT-2 does
         steps = import_tokenizers(path.name).pre_tokenizers
         bytes_ = steps.ByteLevel(add_prefix_space=False, use_regex=True)
         backend.pre_tokenizer = steps.Sequence([steps.Digits(individual_digits=True), bytes_])

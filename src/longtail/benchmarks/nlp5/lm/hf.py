@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from longtail.benchmarks.nlp5.lm.answers import AnswerModel
-from longtail.benchmarks.nlp5.lm.tokens import not_here
 
 
 class TransformersLM(AnswerModel):
@@ -37,7 +36,11 @@ class TransformersLM(AnswerModel):
                 name, dtype=torch.float32, local_files_only=True
             )
         except (OSError, ValueError) as error:
-            raise not_here(name, error) from None
+            why = str(error).split("\n")[0]
+            raise ValueError(
+                f"model {name!r} cannot be loaded: it must be a folder, a .gguf file, or in the "
+                f"Hugging Face cache (`hf download {name}` fetches it); {why}"
+            ) from None
         return cls(net)
 
     def logits_at(self, ids: Tensor, lengths: Tensor, first: Tensor, count: int) -> Tensor:
