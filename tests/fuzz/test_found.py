@@ -20,8 +20,8 @@ from longtail.benchmarks.fsmol.assays import read_assays
 from longtail.benchmarks.images import files as image_files
 from longtail.benchmarks.nlp5.readers import wikisql
 from longtail.benchmarks.vqa.gqa.feature_forms import read_tsv
-from longtail.benchmarks.vqa.gqa.stream import Problems, members
-from longtail.benchmarks.vqa.tokens import WordPiece
+from longtail.benchmarks.vqa.gqa.members import members
+from longtail.benchmarks.vqa.problems import Problems
 from longtail.benchmarks.wsd import prepared as wsd_prepared
 from longtail.benchmarks.wsd.miniature import miniature as few_words
 from longtail.benchmarks.wsd.tokens import HashingTokenizer
@@ -50,7 +50,7 @@ def test_lines_of_json_that_python_cannot_hold_are_named(tmp_path: Path, text: s
 def test_members_that_python_cannot_hold_are_named(tmp_path: Path, text: str):
     path = tmp_path / "a.json"
     path.write_text(f'{{"1": {{"width": {text}}}}}')
-    with pytest.raises(ValueError, match=r"a\.json, byte .* broken JSON"):
+    with pytest.raises(ValueError, match=r"a\.json, before byte .* broken JSON"):
         list(members(path))
 
 
@@ -77,15 +77,6 @@ def test_a_list_of_assays_that_is_none_is_named(tmp_path: Path, text: str):
     (tmp_path / "fsmol-0.1.json").write_text(text)
     with pytest.raises(ValueError, match=r"fsmol-0\.1\.json is not a list of assays by fold"):
         list(read_assays(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "content", ["{}", "3", '{"model": 1}', '{"model": {"vocab": 3}}', '{"model": {"vocab": ["a"]}}']
-)
-def test_a_vocabulary_that_is_none_is_named(tmp_path: Path, content: str):
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(ValueError, match=r"tokenizer\.json"):
-        WordPiece.from_folder(tmp_path)
 
 
 def test_a_damaged_pickle_takes_no_memory(tmp_path: Path):

@@ -10,7 +10,6 @@ import pytest
 import torch
 from helpers.vqa_content import random_content
 
-from longtail.benchmarks import vqa
 from longtail.benchmarks.vqa.model import VisionLanguage
 from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.replicas import Replicas
@@ -50,7 +49,7 @@ def test_bf16_kernels_are_near_fp32() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("vqa") / "content"
-    vqa.save(random_content(tasks=6, questions=400, images=40, width=20), where)
+    random_content(tasks=6, questions=400, images=40, width=20).save(where)
     return where
 
 

@@ -1,4 +1,7 @@
-"""Prepared content of the visual question answering benchmark, made of random numbers."""
+"""Content of the visual question answering benchmark: made of random numbers, and small files."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +25,6 @@ def random_content(
         corners,
         rng.integers(0, tasks, total).astype(np.int32),
         objects,
-        np.full((images, 2), 500, np.int32),
     )
     pairs = rng.integers(0, tasks, (questions, 2)) ** 2 // tasks  # a long tail
     is_test = rng.random(questions) < 0.2
@@ -33,14 +35,33 @@ def random_content(
         parts[f"{part}_offsets"] = np.cumsum([0, *map(len, rows)])
         parts[f"{part}_rows"] = np.concatenate(rows)
     return PreparedVQA(
-        ids=[str(i) for i in range(questions)],
         questions=[f"Is the {objects[a]} near the {objects[b]}?" for a, b in pairs],
         answers=rng.integers(0, len(answers), questions),
         images=rng.integers(0, images, questions),
         answer_names=answers,
         task_names=objects,
-        groups=[""] * questions,
         regions=regions,
-        facts={"source": "random"},
+        counts={},
+        problems={},
         **parts,
     )
+
+
+def write_gqa(folder: Path, features: tuple[str, ...] = ("1", "2", "3", "4")) -> None:
+    """Files in GQA's form: four images, three objects, ten questions a split."""
+    folder.mkdir(exist_ok=True)
+    names = ("man", "table", "lamp")
+    objects = {str(i): {"name": name} for i, name in enumerate(names)}
+    texts = ["Is the man here?"] * 3 + ["Is the table near the lamp?", "Is the table here?"]
+    for split, images in (("train", "12"), ("val", "34")):
+        graphs = {image: {"objects": objects} for image in images}
+        (folder / f"{split}_sceneGraphs.json").write_text(json.dumps(graphs))
+        asked = {}
+        for image in images:
+            for n, text in enumerate(texts):
+                question = {"imageId": image, "question": text, "answer": ("no", "yes")[n % 2]}
+                asked[f"{split[0]}{image}{n}"] = question
+        (folder / f"{split}_balanced_questions.json").write_text(json.dumps(asked))
+    for image in features:
+        boxes = np.array([[0, 0, 5, 5]])
+        np.savez(folder / f"{image}.npz", features=np.ones((1, 4)), boxes=boxes, width=9, height=9)

@@ -52,13 +52,18 @@ class Form:
 def save(form: Form, folder: Path, values: Mapping[str, Any]) -> None:
     """Write arrays, and values that JSON knows, to a folder that is not there or is empty."""
     with whole_folder(folder) as work:
-        content = {}
-        for name, value in values.items():
-            if isinstance(value, np.ndarray):
-                np.save(work / f"{name}.npy", value)
-            else:
-                content[name] = value
-        seal(form, work, content)
+        write(form, work, values)
+
+
+def write(form: Form, work: Path, values: Mapping[str, Any]) -> None:
+    """Write arrays, and values that JSON knows, beside arrays that lie in a folder already."""
+    content = {}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            np.save(work / f"{name}.npy", value)
+        else:
+            content[name] = value
+    seal(form, work, content)
 
 
 def seal(form: Form, work: Path, content: Mapping[str, Any]) -> None:

@@ -13,7 +13,6 @@ import torch
 from helpers.vqa_content import random_content
 from safetensors.torch import load_file, save_file
 
-from longtail.benchmarks import vqa
 from longtail.benchmarks.vqa.model.start import find_weights, known_words
 from longtail.benchmarks.vqa.prepared import PreparedVQA
 from longtail.cli import main
@@ -54,8 +53,8 @@ def config(folder: Path, **flags: Any) -> RunConfig:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Contents `first` and `second` of other pictures and words, and a run on the first."""
     where = tmp_path_factory.mktemp("start")
-    vqa.save(pictures(1, 400, "aardvark"), where / "first")
-    vqa.save(pictures(2, 200, "zebra"), where / "second")
+    pictures(1, 400, "aardvark").save(where / "first")
+    pictures(2, 200, "zebra").save(where / "second")
     flags = {"train.lr": 3e-3, "train.epochs": 8}
     train_run(config(where / "first", **flags), where / "run", RunOptions(quiet=True, device="cpu"))
     return {name: where / name for name in ("first", "second", "run")}

@@ -52,8 +52,8 @@ def test_a_row_has_the_regions_of_its_image(content: PreparedVQA, placement: Pla
 
 
 def test_memory_and_memory_mapped_storage_agree(content: PreparedVQA, tmp_path: Path) -> None:
-    content.regions.save(tmp_path)
-    mapped = Regions.load(tmp_path)
+    content.save(tmp_path / "content")
+    mapped = PreparedVQA.load(tmp_path / "content").regions
     assert isinstance(mapped.features, np.memmap)
     memory, storage = table(content, "memory"), table(content, "storage", mapped)
     assert (memory.capturable, storage.capturable) == (True, False)

@@ -1,4 +1,4 @@
-"""Token ids are those of BERT's own tokenizer, joined as Oscar joins them."""
+"""Rows of token ids as Oscar reads them, by a small encoder's own words or a pretrained one's."""
 
 from __future__ import annotations
 
@@ -8,79 +8,74 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longtail.benchmarks.vqa.tokens import WordPiece, compact, encode, split
+from longtail.benchmarks.vqa.tokens import OwnWords, compact, encode, pretrained_words, split
 
-WORDS = [
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "is", "the", "table", "##s", "##top", "near", "?", ","),
-    *("tab", "cafe", "a", "'", "s", "-", "un", "##able", "left", "of", "5", "中"),
-]
-TEXTS = [
-    "Is the table near the tabletop?",
-    "Tables, tables,tables",
-    "  Café's\ttable-top\n unable ",
-    "zebra table",
-    "the 中 table\u200b \u00a0 5",
-    "",
-    "x" * 120,
+VOCABULARY = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "is", "the", "table", "##s", "##top", "near", "?"),
 ]
 
 
-def test_pieces_are_the_longest_known_ones() -> None:
-    pieces = WordPiece(WORDS)
-    spelled = [pieces.words[i] for i in pieces("Is the tabletop unable? zebra")]
-    assert spelled == ["is", "the", "table", "##top", "un", "##able", "?", "[UNK]"]
+def spelled(words: OwnWords, ids: np.ndarray) -> str:
+    return " ".join(words.name(number) for number in ids.tolist())
 
 
-def test_same_ids_as_the_tokenizers_library(tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    file = tmp_path / "vocab.txt"
-    file.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    theirs = tokenizers.BertWordPieceTokenizer(str(file))
-    ours = WordPiece.from_folder(tmp_path)
-    for text in TEXTS:
-        assert ours(text) == theirs.encode(text, add_special_tokens=False).ids, text
+@pytest.fixture
+def oscar(tmp_path: Path) -> Path:
+    """A folder as Oscar's checkpoints come: BERT's words, and no word of its kind."""
+    pytest.importorskip("tokenizers")
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    return tmp_path
 
 
-def test_a_folder_with_tokenizer_json_only(tmp_path: Path) -> None:
-    vocabulary = {word: i for i, word in enumerate(WORDS)}
-    packed = {"model": {"type": "WordPiece", "vocab": vocabulary}}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(packed), encoding="utf-8")
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
-    pieces = WordPiece.from_folder(tmp_path)
-    assert pieces("table") == [WORDS.index("table")]
-    assert pieces("Table") == [pieces.unknown]
+def test_the_words_of_an_oscar_checkpoint(oscar: Path) -> None:
+    words = pretrained_words(str(oscar))
+    (ids,) = words.encode(["Is the  Tabletops zebra?"])
+    names = [words.name(number) for number in ids]
+    assert names == ["is", "the", "table", "##top", "##s", "[UNK]", "?"]
+    assert (words.pad, words.first, words.separator) == (0, 2, 3)
+    (oscar / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
+    assert pretrained_words(str(oscar)).encode(["Table"]) == [[VOCABULARY.index("[UNK]")]]
 
 
-def test_other_tokenizers_and_empty_folders_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="neither vocab"):
-        WordPiece.from_folder(tmp_path)
-    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE"}}', encoding="utf-8")
-    with pytest.raises(ValueError, match="is a BPE tokenizer"):
-        WordPiece.from_folder(tmp_path)
-    with pytest.raises(ValueError, match=r"no \[CLS\] or <s>"):
-        WordPiece(["[PAD]", "[UNK]", "word"])
+def test_the_words_of_tokenizer_json_come_first(oscar: Path) -> None:
+    vocabulary = {word: number for number, word in enumerate(["<s>", "<pad>", "</s>", "unk", "a"])}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "unk"}
+    content = {"version": "1.0", "added_tokens": [], "model": model}
+    (oscar / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    words = pretrained_words(str(oscar))
+    assert (words.pad, words.first, words.separator) == (1, 0, 2)
+    assert words.encode(["a"]) == [[4]]
+
+
+def test_a_tokeniser_without_separators_is_refused(oscar: Path) -> None:
+    (oscar / "vocab.txt").write_text("[PAD]\n[UNK]\nword\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"vocab\.txt is not BERT's vocabulary: sep_token"):
+        pretrained_words(str(oscar))
+    content = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}}}
+    content["model"]["merges"] = []
+    (oscar / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"has no \[PAD\] or <pad>"):
+        pretrained_words(str(oscar))
 
 
 def test_a_row_is_question_then_tags() -> None:
-    pieces = WordPiece(WORDS)
+    words = OwnWords(["is the table?", "table left"])
     ids, cut = encode(
-        pieces, ["is the table?", "the?"], ["table left", ""], np.array([0, 1]), limit=16
+        words, ["is the table?", "the?"], ["table left", ""], np.array([0, 1]), limit=16
     )
-    spelled = [[pieces.words[i] for i in row] for row in ids]
-    assert " ".join(spelled[0][:9]) == "[CLS] is the table ? [SEP] table left [SEP]"
-    assert spelled[1] == ["[CLS]", "the", "?", "[SEP]"] + ["[PAD]"] * 12
+    assert spelled(words, ids[0][:9]) == "[CLS] is the table ? [SEP] table left [SEP]"
+    assert spelled(words, ids[1]) == " ".join(["[CLS]", "the", "?", "[SEP]"] + ["[PAD]"] * 12)
     assert ids.shape == (2, 16)
     assert cut.tolist() == [6, 4]
 
 
 def test_a_question_keeps_its_tokens_before_the_tags() -> None:
-    pieces = WordPiece(WORDS)
+    words = OwnWords(["is the table", "left of table near"])
     image = np.array([0])
-    ids, cut = encode(pieces, ["is the table"], ["left of table near"], image, limit=8)
-    spelled = " ".join(pieces.words[i] for i in ids[0])
-    assert spelled == "[CLS] is the table [SEP] left of [SEP]"
-    ids, cut = encode(pieces, ["table " * 20], ["left"], image, limit=8)
-    assert [pieces.words[i] for i in ids[0]] == ["[CLS]", *["table"] * 6, "[SEP]"]
+    ids, cut = encode(words, ["is the table"], ["left of table near"], image, limit=8)
+    assert spelled(words, ids[0]) == "[CLS] is the table [SEP] left of [SEP]"
+    ids, cut = encode(words, ["table " * 20], ["left"], image, limit=8)
+    assert spelled(words, ids[0]) == "[CLS] table table table table table table [SEP]"
     assert cut.tolist() == [8]
 
 
@@ -94,9 +89,5 @@ def test_words_in_use_are_renumbered() -> None:
     assert kept[new].tolist() == [[5, 3, 1]]
 
 
-def test_a_vocabulary_of_the_words_at_hand() -> None:
-    texts = ["Is the dog here?", "dog cat"]
-    pieces = WordPiece.of_words(texts)
-    assert split("Is the dog here?") == ["is", "the", "dog", "here", "?"]
-    assert all(pieces.unknown not in pieces(text) for text in texts)
-    assert len(pieces) == 4 + 6
+def test_words_and_signs_are_split_and_lower_cased() -> None:
+    assert split("Is the T-shirt here?") == ["is", "the", "t", "-", "shirt", "here", "?"]

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.vqa_content import random_content
+from helpers.vqa_content import random_content, write_gqa
 
 from longtail.benchmarks import vqa
 from longtail.benchmarks.vqa.model import VisionLanguage
-from longtail.benchmarks.vqa.options import DataOptions
-from longtail.benchmarks.vqa.world.generator import ensure_world, world_of
 from longtail.cli import main
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import RunConfig, resolve
@@ -28,7 +26,7 @@ NAME = "longtail.benchmarks.vqa"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("vqa") / "content"
-    vqa.save(random_content(tasks=4, questions=160, images=20, width=4), where)
+    random_content(tasks=4, questions=160, images=20, width=4).save(where)
     return where
 
 
@@ -96,8 +94,9 @@ def test_replay_works_in_bf16(folder: Path) -> None:
 def test_a_stack_is_evaluated_in_batches_that_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vqa.save(random_content(tasks=2, questions=500, images=10, width=4), tmp_path)
-    run = build_stack([config(tmp_path, optimizer=name) for name in ("continual", "reset")]).run
+    content = tmp_path / "content"
+    random_content(tasks=2, questions=500, images=10, width=4).save(content)
+    run = build_stack([config(content, optimizer=name) for name in ("continual", "reset")]).run
     largest = []
     forward = VisionLanguage.forward_stacked
 
@@ -128,7 +127,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         vqa.Settings(tokens=4)
     with pytest.raises(ValueError, match="Invalid dropout: 1"):
         vqa.Settings(dropout=1.0)
-    with pytest.raises(ValueError, match="no prepared benchmark"):
+    with pytest.raises(ValueError, match="is not a prepared VQA benchmark"):
         vqa.build(vqa.Settings(prepared=str(tmp_path)), 0)
 
 
@@ -148,13 +147,13 @@ def test_what_is_left_out_is_said_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))
-    world = ensure_world(world_of(DataOptions(source="miniature")), tmp_path / "world")
-    path = world / "train_balanced_questions.json"
+    write_gqa(tmp_path / "files")
+    path = tmp_path / "files" / "train_balanced_questions.json"
     asked = json.loads(path.read_text())
     first = next(iter(asked))
     del asked[first]["answer"]
     path.write_text(json.dumps(asked))
-    vqa.read_content(vqa.Settings(source="gqa", folder=str(world), largest_task=0))
+    vqa.read_content(vqa.Settings(source="gqa", folder=str(tmp_path / "files")))
     assert f"question without an answer: 1 ({path.name}: question {first})" in caplog.text
 
 

@@ -2,7 +2,7 @@
 
 A task is an object, its examples the questions that mention it, with the regions of their image;
 the answer is chosen from all answers there are. Data come from GQA's files or from a generated
-world in the same form (`gqa/prepare.py`), the model is Oscar's (`model/`).
+world (`sources.py`), the model is Oscar's (`model/`).
 """
 
 import functools
@@ -18,14 +18,21 @@ import torch
 from torch import nn
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
-from longtail.benchmarks.vqa.gqa.data import data_command
-from longtail.benchmarks.vqa.gqa.prepare import prepare
-from longtail.benchmarks.vqa.gqa.stream import Problems
+from longtail.benchmarks.vqa.data import data_command
 from longtail.benchmarks.vqa.model import NORM, VisionLanguage
 from longtail.benchmarks.vqa.options import DataOptions
 from longtail.benchmarks.vqa.prepared import PreparedVQA, Regions, geometry
+from longtail.benchmarks.vqa.problems import Problems
+from longtail.benchmarks.vqa.sources import prepare
 from longtail.benchmarks.vqa.table import QuestionTable
-from longtail.benchmarks.vqa.tokens import ROUND, WordPiece, compact, encode
+from longtail.benchmarks.vqa.tokens import (
+    ROUND,
+    OwnWords,
+    Words,
+    compact,
+    encode,
+    pretrained_words,
+)
 from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.names import option
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence
@@ -39,8 +46,7 @@ TINY: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 2, "intermediate": 6
 class Settings(DataOptions):
     """What is asked, and the model that answers."""
 
-    miniature: bool = option(False, "the built-in miniature, as source = miniature")
-    prepared: str = option("", "folder that `save` wrote, used as it is in place of a source")
+    prepared: str = option("", "folder of prepared tables, used as it is in place of a source")
     tokens: int = option(64, "tokens of a question with its tags at most")
     backbone: str = option(
         "tiny", "encoder: a folder, a Hugging Face name, or tiny: a small one without weights"
@@ -69,8 +75,8 @@ def build(settings: Settings, seed: int) -> Benchmark:
     table, kept = _table(data)
     sequence = TableSequence(
         table,
-        Segments(content.train_offsets, torch.from_numpy(np.array(content.train_rows))),
-        Segments(content.test_offsets, torch.from_numpy(np.array(content.test_rows))),
+        Segments(content.train_offsets, torch.from_numpy(content.train_rows)),
+        Segments(content.test_offsets, torch.from_numpy(content.test_rows)),
         CLASSIFICATION,
         content.task_names,
     )
@@ -78,40 +84,31 @@ def build(settings: Settings, seed: int) -> Benchmark:
     make = make_model(settings, width, answers, kept, table.width)
     if settings.align and not settings.start:  # a start brings its region layer with it
         make = _aligned(make, data, kept)
-    names = _pieces(data).words
-    return Benchmark(sequence, _begun(make, [names[n] for n in kept], settings.start))
+    words = _words(data)
+    names = [words.name(number) for number in kept.tolist()]
+    return Benchmark(sequence, _begun(make, names, settings.start))
 
 
 @functools.lru_cache(maxsize=2)
 def read_content(settings: Settings) -> PreparedVQA:
     """Questions, answers, tasks and regions."""
     if settings.prepared:
-        folder = Path(settings.prepared).expanduser()
-        if not (folder / "names.json").exists():
-            raise ValueError(f"{folder} is no prepared benchmark: it has no names.json")
-        return PreparedVQA.load(folder, Regions.load(folder / "regions"))
+        return PreparedVQA.load(Path(settings.prepared).expanduser())
     problems = Problems(settings.strict)
-    source = replace(settings, source="miniature") if settings.miniature else settings
-    content = prepare(source, problems)
+    content = prepare(settings, problems)
     for line in problems.lines():
         log.warning("%s", line)
     return content
 
 
-def save(content: PreparedVQA, folder: Path) -> None:
-    """A folder for `Settings.prepared`, to be taken to another machine."""
-    content.regions.save(folder / "regions")
-    content.save(folder)
-
-
 @functools.lru_cache(maxsize=2)
 def _table(settings: Settings) -> tuple[QuestionTable, np.ndarray]:
     """The questions with their regions, and the tokens in use by their number in the backbone."""
-    content, pieces = read_content(settings), _pieces(settings)
-    images, answers = np.asarray(content.images), np.asarray(content.answers)
+    content, words = read_content(settings), _words(settings)
+    images, answers = content.images, content.answers
     tags = tag_texts(content.regions)
-    ids, cuts = encode(pieces, content.questions, tags, images, settings.tokens)
-    ids, kept = compact(ids, pieces.pad)
+    ids, cuts = encode(words, content.questions, tags, images, settings.tokens)
+    ids, kept = compact(ids, words.pad)
     most = int(np.diff(content.regions.offsets).max(initial=1))
     limit = min(settings.regions or most, most)
     table = QuestionTable.of(ids, cuts, answers, images, content.regions, limit, settings.placement)
@@ -119,14 +116,12 @@ def _table(settings: Settings) -> tuple[QuestionTable, np.ndarray]:
 
 
 @functools.lru_cache(maxsize=2)
-def _pieces(settings: Settings) -> WordPiece:
+def _words(settings: Settings) -> Words:
     """The words of the backbone."""
     if settings.backbone == "tiny":
         content = read_content(settings)
-        return WordPiece.of_words([*content.questions, *content.regions.tag_names])
-    from longtail.models.encoder.weights import locate
-
-    return WordPiece.from_folder(locate(settings.backbone))
+        return OwnWords([*content.questions, *content.regions.tag_names])
+    return pretrained_words(settings.backbone)
 
 
 def _aligned(
@@ -137,8 +132,9 @@ def _aligned(
 
     regions, tags = tagged_regions(read_content(settings))
     place = {int(old): new for new, old in enumerate(kept)}
-    pieces, names = _pieces(settings), read_content(settings).regions.tag_names
-    words = [[place[n] for n in pieces(name) if n in place] for name in names]
+    words = []
+    for numbers in _words(settings).encode(read_content(settings).regions.tag_names):
+        words.append([place[number] for number in numbers if number in place])
     known = np.array([bool(row) for row in words])[tags]
     regions, tags = regions[torch.from_numpy(known)], torch.from_numpy(tags[known])
 
@@ -175,14 +171,14 @@ def _begun(
 def tagged_regions(content: PreparedVQA, most: int = 20_000) -> tuple[torch.Tensor, np.ndarray]:
     """Regions [n, F + 6] of training images with their tags [n]: all, or `most` evenly chosen."""
     stored = content.regions
-    seen = np.zeros(len(stored.images), bool)
-    seen[np.asarray(content.images)[np.asarray(content.train_rows)]] = True
-    tags = np.asarray(stored.tags)
+    seen = np.zeros(len(stored.image_names), bool)
+    seen[content.images[content.train_rows]] = True
+    tags = stored.tags
     rows = np.flatnonzero(np.repeat(seen, np.diff(stored.offsets)) & (tags >= 0))
     if not len(rows):
         raise ValueError("align = true, but no region of a training image has a tag")
     rows = rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]
-    boxes = geometry(np.asarray(stored.boxes[rows]))
+    boxes = geometry(stored.boxes[rows])
     values = np.concatenate([stored.features[rows].astype(np.float32), boxes], axis=1)
     return torch.from_numpy(values), tags[rows]
 
@@ -190,9 +186,9 @@ def tagged_regions(content: PreparedVQA, most: int = 20_000) -> tuple[torch.Tens
 def tag_texts(regions: Regions) -> list[str]:
     """The distinct tags of each image's regions, in their order."""
     found = []
-    tags, offsets = np.asarray(regions.tags), np.asarray(regions.offsets).tolist()
-    for start, stop in pairwise(offsets):
-        numbers = dict.fromkeys(int(tag) for tag in tags[start:stop] if tag >= 0)
+    for start, stop in pairwise(regions.offsets.tolist()):
+        tags = regions.tags[start:stop].tolist()
+        numbers = dict.fromkeys(tag for tag in tags if tag >= 0)
         found.append(" ".join(regions.tag_names[number] for number in numbers))
     return found
 

@@ -2,37 +2,31 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from longtail.names import option
 
 LARGEST = 2400
 """Training questions of a task of GQA at most: just above the paper's largest task."""
 
-MentionRule = Literal["text", "program", "annotation", "any"]
-
 
 @dataclass(frozen=True)
 class DataOptions:
     """Where the questions come from and which of them make a task."""
 
-    source: Literal["generated", "miniature", "gqa"] = option(
-        "generated", "a generated world, its miniature, or files in GQA's form"
+    source: Literal["generated", "gqa"] = option(
+        "generated", "a generated world, or files in GQA's form"
     )
-    folder: str = option("", "folder of the files; empty: where `longtail data vqa` puts them")
+    miniature: bool = option(False, "the generated world's built-in miniature")
+    folder: str = option("", "folder of GQA's files; empty: where `longtail data vqa` looks")
     tasks: int = option(1000, "number of tasks (objects), the most frequent first")
     largest_task: int | None = option(
         None, "leave out objects with more training questions; none: 2400 for gqa; 0: no limit"
     )
     smallest_task: int = option(1, "leave out objects with fewer training questions")
-    mention: Literal["text", "program", "annotation", "any"] = option(
-        "text", "what makes a question mention an object"
-    )
     exclude: str = option("", "objects that are no tasks, separated by commas")
     questions: Literal["balanced", "all"] = option("balanced", "which of GQA's question files")
-    test_split: str = option("val", "split whose questions are the tests")
     regions: int = option(45, "regions of an image at most; 0: all")
-    feature_width: int = option(0, "width the features must have, without geometry; 0: any")
     strict: bool = option(False, "refuse data with anything wrong in place of counting it")
     world_seed: int = option(0, "seed of the generated world")
     types_seed: int | None = option(
@@ -48,21 +42,15 @@ class DataOptions:
         for name in ("tasks", "smallest_task", "world_questions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
-        for name in ("regions", "feature_width", "noise", "detector", "largest_task"):
+        for name in ("regions", "noise", "detector", "largest_task"):
             if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}")
         for name in ("occlusion", "tag_noise"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}, should be in [0, 1]")
-        if self.test_split == "train":
-            raise ValueError("Invalid test_split: 'train', whose questions are learned")
-        if self.mention not in get_args(MentionRule):
-            raise ValueError(
-                f"Invalid mention: {self.mention!r} ({', '.join(get_args(MentionRule))})"
-            )
 
     @property
     def largest(self) -> int:
         if self.largest_task is not None:
             return self.largest_task
-        return LARGEST if self.source == "gqa" else 0
+        return LARGEST if self.source == "gqa" and not self.miniature else 0

@@ -4,25 +4,21 @@
     task i: train rows  train_rows[train_offsets[i] : train_offsets[i + 1]], test rows likewise
 
 Tasks overlap: a question that mentions a table and a bottle is a row of both. The regions of all
-images lie end to end in memory-mapped arrays:
+images lie end to end, their features in a memory-mapped file:
 
     image k has regions  offsets[k] : offsets[k + 1]  of features [R, F], boxes [R, 4], tags [R]
 """
 
-import errno
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from longtail.support.files import naming, parse_json, write_json
+from longtail.benchmarks.prepared import Form, load, save
 
+FORM = Form("VQA benchmark", 1, mapped=("features",))
 GEOMETRY = 6
 """Numbers that Oscar puts behind a region's features: corners, width and height of its box."""
 
@@ -32,38 +28,24 @@ class Regions:
     """The regions of all images.
 
     Attributes:
-        images: the images' names.
+        image_names: the images' names.
         offsets: int64 [K + 1], where each image's regions begin.
         features: float16 [R, F], memory-mapped, without box geometry.
         boxes: float32 [R, 4], corners (x1, y1, x2, y2) as shares of width and height.
         tags: int32 [R], the detector's word for the region, a number in `tag_names`; -1: none.
         tag_names: the words.
-        sizes: int32 [K, 2], width and height in pixels; 0 where the files do not say.
-        facts: what was wrong with the files.
     """
 
-    images: Sequence[str]
+    image_names: list[str]
     offsets: np.ndarray
     features: np.ndarray
     boxes: np.ndarray
     tags: np.ndarray
-    tag_names: Sequence[str]
-    sizes: np.ndarray
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    ARRAYS = ("offsets", "features", "boxes", "tags", "sizes")
-    NAMES = ("images", "tag_names", "facts")
+    tag_names: list[str]
 
     @property
     def width(self) -> int:
         return int(self.features.shape[1])
-
-    def save(self, folder: Path) -> None:
-        _save(self, folder)
-
-    @classmethod
-    def load(cls, folder: Path) -> "Regions":
-        return _load(cls, folder)
 
 
 @dataclass(frozen=True)
@@ -71,34 +53,29 @@ class PreparedVQA:
     """Questions, answers and tasks; the rows of train and test are rows of one table.
 
     Attributes:
-        ids: the questions' ids in the published files.
         questions: their texts.
         answers: int64 [N].
         images: int64 [N], rows of `regions`.
         answer_names: the answers to choose from.
         task_names: the objects, in the order they are learned.
         train_offsets, train_rows, test_offsets, test_rows: int64, see above.
-        groups: the answer group of each question ("color", "furniture", ...), "" where none.
-        regions: what the images show; None in a benchmark without features.
-        facts: counts of what was read and what was left out.
+        regions: what the images show.
+        counts: of what was read and what was left out.
+        problems: what was wrong with the files: how often, and the first places.
     """
 
-    ids: Sequence[str]
-    questions: Sequence[str]
+    questions: list[str]
     answers: np.ndarray
     images: np.ndarray
-    answer_names: Sequence[str]
-    task_names: Sequence[str]
+    answer_names: list[str]
+    task_names: list[str]
     train_offsets: np.ndarray
     train_rows: np.ndarray
     test_offsets: np.ndarray
     test_rows: np.ndarray
-    groups: Sequence[str]
     regions: Regions
-    facts: dict[str, Any]
-
-    ARRAYS = ("answers", "images", "train_offsets", "train_rows", "test_offsets", "test_rows")
-    NAMES = ("ids", "questions", "answer_names", "task_names", "groups", "facts")
+    counts: dict[str, int]
+    problems: dict[str, tuple[int, list[str]]]
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -112,56 +89,64 @@ class PreparedVQA:
         return self.test_rows[self.test_offsets[task] : self.test_offsets[task + 1]]
 
     def save(self, folder: Path) -> None:
-        """Everything but the regions, which have a folder of their own."""
-        _save(self, folder)
+        """To a folder that is not there, for `Settings.prepared` on another machine."""
+        values = vars(self) | vars(self.regions)
+        del values["regions"]
+        save(FORM, folder, values)
 
     @classmethod
-    def load(cls, folder: Path, regions: Regions) -> "PreparedVQA":
-        return _load(cls, folder, regions=regions)
+    def load(cls, folder: Path) -> "PreparedVQA":
+        values = load(FORM, folder)
+        try:
+            regions = Regions(**{field.name: values.pop(field.name) for field in fields(Regions)})
+            return cls(**values, regions=regions)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{folder} is damaged: {error}") from None
+
+
+class ImageRegions(NamedTuple):
+    """The regions of one image: features [n, F], boxes [n, 4] as shares, words or none."""
+
+    image: str
+    features: np.ndarray
+    boxes: np.ndarray
+    tags: list[str] | None
+
+
+def store_regions(work: Path, images: Iterable[ImageRegions]) -> dict[str, Any]:
+    """Write the features of images as they come to `work`; the other values of `Regions`."""
+    names: list[str] = []
+    ends, boxes, tags = [0], [np.zeros((0, 4), np.float32)], [np.zeros(0, np.int32)]
+    words: dict[str, int] = {}
+    width, limit = 1, np.finfo(np.float16).max
+    with open(work / "features.npy", "wb") as file:
+        for image in images:
+            if not names:
+                width = image.features.shape[1]
+                _write_header(file, 0, width)
+            names.append(image.image)
+            ends.append(ends[-1] + len(image.features))
+            file.write(image.features.clip(-limit, limit).astype(np.float16).tobytes())
+            boxes.append(image.boxes)
+            numbers = [words.setdefault(word, len(words)) for word in image.tags or ()]
+            tags.append(np.array(numbers or [-1] * len(image.features), np.int32))
+        # NumPy leaves room for the first dimension to grow: the header's length stays the same
+        file.seek(0)
+        _write_header(file, ends[-1], width)
+    return {
+        "image_names": names,
+        "offsets": np.array(ends, np.int64),
+        "boxes": np.concatenate(boxes, dtype=np.float32),
+        "tags": np.concatenate(tags),
+        "tag_names": list(words),
+    }
+
+
+def _write_header(file: Any, rows: int, width: int) -> None:
+    about = {"descr": "<f2", "fortran_order": False, "shape": (rows, width)}
+    np.lib.format.write_array_header_1_0(file, about)
 
 
 def geometry(boxes: np.ndarray) -> np.ndarray:
     """[..., 6] as Oscar has it, from corners [..., 4]: x1, y1, x2, y2, width, height."""
     return np.concatenate([boxes, boxes[..., 2:] - boxes[..., :2]], axis=-1)
-
-
-def _save(value: Any, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in value.ARRAYS:
-        np.save(folder / f"{name}.npy", getattr(value, name))
-    save_names(folder, **{name: getattr(value, name) for name in value.NAMES})
-
-
-def save_names(folder: Path, **names: Any) -> None:
-    """The part that is no array; written last, so that a folder without it is not complete."""
-    write_json(folder / "names.json", names)
-
-
-@contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """A folder to write to that becomes `target` when all is written, or else leaves no trace.
-
-    Two processes may make the same one: the first to end wins, the other's is dropped.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    work.chmod(0o755)
-    try:
-        with naming(target):
-            yield work
-        try:
-            os.replace(work, target)  # takes the place of nothing, or of an empty folder
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _load(kind: type, folder: Path, **others: Any) -> Any:
-    try:
-        names = parse_json(folder / "names.json", dict)
-        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in kind.ARRAYS}
-        return kind(**arrays, **{name: names[name] for name in kind.NAMES}, **others)
-    except Exception as error:  # NumPy lets Python's tokeniser read a header, and raise its errors
-        raise ValueError(f"{folder} is damaged: {error}") from None

@@ -15,9 +15,8 @@ device is still busy with the batch before. Both ways give the same numbers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,7 +30,6 @@ Placement = Literal["auto", "memory", "storage"]
 EXTRA = 4  # numbers of a row behind its token ids: cut, count, answer, image
 SHARE = 0.4  # of the free memory that regions may take where the placement is "auto"
 BLOCK = 4096  # images padded at once
-BUFFERS = 3  # pinned batches on their way at once
 THREADS = 4  # that copy out of storage; more do not make memory faster
 
 
@@ -56,15 +54,15 @@ class StoredRegions:
 
     def __init__(self, regions: Regions, limit: int) -> None:
         self.regions, self.limit = regions, limit
-        self.starts = np.asarray(regions.offsets[:-1])
+        self.starts = regions.offsets[:-1]
         self.counts = np.minimum(np.diff(regions.offsets), limit)
         self.width = regions.width + 6
         self._pool: ThreadPoolExecutor | None = None
 
-    def read(self, images: np.ndarray, out: Tensor | None = None) -> Tensor:
-        """Padded with zeros, float16 [n, K, F + 6]; into `out` if given."""
-        if out is None:
-            out = torch.empty(len(images), self.limit, self.width, dtype=torch.float16)
+    def read(self, images: np.ndarray, pinned: bool = False) -> Tensor:
+        """Padded with zeros, float16 [n, K, F + 6]."""
+        shape = (len(images), self.limit, self.width)
+        out = torch.empty(shape, dtype=torch.float16, pin_memory=pinned)
         target = out.numpy()
 
         def copy(part: range) -> None:
@@ -85,10 +83,8 @@ class StoredRegions:
         places = np.arange(self.limit)
         real = places < self.counts[start:stop, None]
         rows = np.where(real, self.starts[start:stop, None] + places, 0)
-        boxes = np.asarray(self.regions.boxes[rows])
-        values = np.concatenate(
-            [self.regions.features[rows], geometry(boxes).astype(np.float16)], axis=-1
-        )
+        boxes = geometry(self.regions.boxes[rows]).astype(np.float16)
+        values = np.concatenate([self.regions.features[rows], boxes], axis=-1)
         values[~real] = 0
         return torch.from_numpy(values)
 
@@ -96,7 +92,7 @@ class StoredRegions:
         start, count = self.starts[image], self.counts[image]
         here = slice(start, start + count)
         row[:count, :-6] = self.regions.features[here]
-        row[:count, -6:] = geometry(np.asarray(self.regions.boxes[here]))
+        row[:count, -6:] = geometry(self.regions.boxes[here])
         row[count:] = 0
 
 
@@ -126,7 +122,6 @@ class QuestionTable:
         self._on_device: PaddedRegions | None = None
         if self.capturable and self.device.type != "cpu":  # now: a captured step must find it
             self._on_device = PaddedRegions(stored, device)
-        self._staging: dict[tuple[int, ...], Staging] = {}
 
     @classmethod
     def of(
@@ -169,12 +164,8 @@ class QuestionTable:
         images = rows[..., -1].flatten().numpy()
         if self.device.type == "cpu":
             return _batch(rows, self.stored.read(images).unflatten(0, index.shape))
-        key = (len(images), index.shape[-1])
-        staging = self._staging.get(key)
-        if staging is None:
-            shape = (len(images), self.stored.limit, self.stored.width)
-            staging = self._staging[key] = Staging(shape, self.device)
-        regions = staging.send(lambda out: self.stored.read(images, out))
+        # torch keeps pinned memory until what was copied from it has arrived
+        regions = self.stored.read(images, pinned=True).to(self.device, non_blocking=True)
         rows = rows.pin_memory().to(self.device, non_blocking=True)
         return _batch(rows, regions.unflatten(0, index.shape))
 
@@ -185,28 +176,6 @@ class QuestionTable:
         if torch.device(device) == self.device:
             return self
         return QuestionTable(self.rows, self.stored, self.placement, device)
-
-
-class Staging:
-    """Pinned batches of one shape, in turn; one is written again when its copy is through."""
-
-    def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
-        self.device, self.turn = device, 0
-        self.pinned = [
-            torch.empty(shape, dtype=torch.float16, pin_memory=True) for _ in range(BUFFERS)
-        ]
-        self.copied: list[torch.cuda.Event | None] = [None] * BUFFERS
-
-    def send(self, fill: Callable[[Tensor], Any]) -> Tensor:
-        turn, self.turn = self.turn, (self.turn + 1) % BUFFERS
-        event = self.copied[turn]
-        if event is not None:
-            event.synchronize()
-        fill(self.pinned[turn])
-        sent = self.pinned[turn].to(self.device, non_blocking=True)
-        self.copied[turn] = torch.cuda.Event()
-        self.copied[turn].record()  # pyright: ignore[reportOptionalMemberAccess]
-        return sent
 
 
 def fits(stored: StoredRegions, placement: Placement, device: torch.device) -> bool:

@@ -1,136 +1,106 @@
-"""Questions and object tags as token ids: WordPiece as BERT has it, in plain Python.
+"""Questions and object tags as token ids.
 
 A row is what Oscar reads: [CLS] question [SEP] tags [SEP], padded to one width for all rows, and
-`cut`, where the tags begin (their token type is 1). A word is looked up once and remembered, so a
-million questions take seconds, and a machine with nothing but PyTorch can prepare them.
+`cut`, where the tags begin (their token type is 1).
 """
 
-import unicodedata
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
+from longtail.benchmarks.tokens import PretrainedTokenizer, import_tokenizers, load_tokenizer
+from longtail.models.encoder.weights import locate
 from longtail.support.files import parse_json
 
-LONGEST_WORD = 100  # characters; longer ones are unknown, as in BERT
 ROUND = 8  # widths are multiples of it
-_SPECIAL = {
-    "pad": ("[PAD]", "<pad>"),
-    "unknown": ("[UNK]", "<unk>"),
-    "first": ("[CLS]", "<s>"),
-    "separator": ("[SEP]", "</s>"),
-}
 
 
-class WordPiece:
-    """Splits at spaces and punctuation, then each word greedily into the longest known pieces.
+class Words(Protocol):
+    """What turns texts into numbers."""
+
+    pad: int
+    first: int
+    separator: int
+
+    def encode(self, texts: list[str]) -> list[list[int]]: ...
+
+    def name(self, number: int) -> str:
+        """What a number stands for."""
+        ...
+
+
+class OwnWords:
+    """All words of some texts, lower-cased: for a small encoder without weights.
 
     Example:
-        >>> pieces = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "table", "##s", "?"])
-        >>> pieces("Tables?")
-        [4, 5, 6]
+        >>> words = OwnWords(["Is the table here?"])
+        >>> [words.name(number) for number in words.encode(["The table?"])[0]]
+        ['the', 'table', '?']
     """
 
-    def __init__(self, words: Sequence[str], lower: bool = True) -> None:
-        self.words, self.lower = list(words), lower
-        self.number = {word: i for i, word in enumerate(self.words)}
-        found = {}
-        for name, spellings in _SPECIAL.items():
-            numbers = [self.number[s] for s in spellings if s in self.number]
-            if not numbers:
-                raise ValueError(f"the vocabulary has no {' or '.join(spellings)}")
-            found[name] = numbers[0]
-        self.pad, self.unknown = found["pad"], found["unknown"]
-        self.first, self.separator = found["first"], found["separator"]
-        self._known: dict[str, list[int]] = {}
+    pad, first, separator = range(3)
 
-    def __len__(self) -> int:
-        return len(self.words)
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> "WordPiece":
-        """The vocabulary of a pretrained encoder: `vocab.txt`, or `tokenizer.json`."""
-        lower = _option(folder / "tokenizer_config.json", "do_lower_case", True)
-        plain, packed = folder / "vocab.txt", folder / "tokenizer.json"
-        if plain.exists():
-            return cls(plain.read_text(encoding="utf-8").rstrip("\n").split("\n"), lower)
-        if not packed.exists():
-            raise ValueError(f"{folder} has neither vocab.txt nor tokenizer.json")
-        model = parse_json(packed, dict).get("model")
-        if not isinstance(model, dict):
-            raise ValueError(f"{packed} describes no model")
-        if model.get("type", "WordPiece") != "WordPiece":
-            raise ValueError(
-                f"{packed} is a {model['type']} tokenizer; longtail reads WordPiece (BERT, MiniLM, "
-                "MPNet, Oscar)"
-            )
-        words = model.get("vocab")
-        if not isinstance(words, dict) or any(type(n) is not int for n in words.values()):
-            raise ValueError(f"{packed} has no vocabulary of words and their numbers")
-        return cls(sorted(words, key=words.__getitem__), lower)
-
-    @classmethod
-    def of_words(cls, texts: Sequence[str]) -> "WordPiece":
-        """A vocabulary of all words of the texts: for a small encoder without weights."""
+    def __init__(self, texts: Iterable[str]) -> None:
         words = {word for text in texts for word in split(text)}
-        return cls(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted(words)])
+        self._names = ["[PAD]", "[CLS]", "[SEP]", *sorted(words)]
+        self._numbers = {word: number for number, word in enumerate(self._names)}
 
-    def __call__(self, text: str) -> list[int]:
-        found: list[int] = []
-        for word in text.split():  # most words come again and again, punctuation included
-            numbers = self._known.get(word)
-            if numbers is None:
-                parts = split(word, self.lower)
-                numbers = self._known[word] = [n for part in parts for n in self._pieces(part)]
-            found += numbers
-        return found
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        return [[self._numbers[word] for word in split(text)] for text in texts]
 
-    def _pieces(self, word: str) -> list[int]:
-        if len(word) > LONGEST_WORD:
-            return [self.unknown]
-        found, start = [], 0
-        while start < len(word):
-            prefix = "##" if start else ""
-            for stop in range(len(word), start, -1):
-                number = self.number.get(prefix + word[start:stop])
-                if number is not None:
-                    break
-            else:
-                return [self.unknown]
-            found.append(number)
-            start = stop
-        return found
+    def name(self, number: int) -> str:
+        return self._names[number]
 
 
-def split(text: str, lower: bool = True) -> list[str]:
-    """Words and punctuation marks; lower-cased and without accents where `lower`."""
-    if lower:
-        text = unicodedata.normalize("NFD", text.lower())
-    out: list[str] = []
-    for char in text:
-        kind = unicodedata.category(char)
-        if char in "\t\n\r" or kind == "Zs":
-            out.append(" ")
-        elif kind[0] == "C" or char == "\ufffd" or (lower and kind == "Mn"):
-            continue
-        elif _is_mark(char, kind):
-            out.append(f" {char} ")
-        else:
-            out.append(char)
-    return "".join(out).split()
+class PretrainedWords:
+    """The tokens of a pretrained encoder."""
+
+    def __init__(self, tokenizer: PretrainedTokenizer, source: str) -> None:
+        self._tokenizer, self._source = tokenizer, source
+        self.pad = self._special("[PAD]", "<pad>")
+        self.first = self._special("[CLS]", "<s>")
+        self.separator = self._special("[SEP]", "</s>")
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        return self._tokenizer.encode(texts)
+
+    def name(self, number: int) -> str:
+        return self._tokenizer.fast.id_to_token(number)
+
+    def _special(self, *spellings: str) -> int:
+        for spelling in spellings:
+            number = self._tokenizer.fast.token_to_id(spelling)
+            if number is not None:
+                return number
+        raise ValueError(f"the tokeniser of {self._source} has no {' or '.join(spellings)}")
 
 
-def _is_mark(char: str, kind: str) -> bool:
-    """Punctuation, ASCII symbols, and ideographs: each is a word of its own."""
-    code = ord(char)
-    ascii_mark = code < 128 and not char.isalnum()
-    return ascii_mark or kind[0] == "P" or 0x4E00 <= code <= 0x9FFF or 0x3400 <= code <= 0x4DBF
+def pretrained_words(source: str) -> PretrainedWords:
+    """Those of a folder or of a Hugging Face name."""
+    folder = locate(source)
+    vocabulary, settings = folder / "vocab.txt", folder / "tokenizer_config.json"
+    if (folder / "tokenizer.json").is_file() or not vocabulary.is_file():
+        return PretrainedWords(load_tokenizer(source), source)
+    # BERT's, as Oscar's checkpoints come with it; transformers is not told there what it is
+    lower = not settings.is_file() or parse_json(settings, dict).get("do_lower_case", True)
+    made_of = import_tokenizers(source).BertWordPieceTokenizer
+    try:
+        made = made_of(str(vocabulary), lowercase=lower)
+    except Exception as error:  # the package raises nothing more special
+        raise ValueError(f"{vocabulary} is not BERT's vocabulary: {error}") from None
+    return PretrainedWords(PretrainedTokenizer(made.to_str(), source), source)
+
+
+def split(text: str) -> list[str]:
+    """Words and signs, lower-cased."""
+    return re.findall(r"[^\W_]+|[^\w\s]|_", text.lower())
 
 
 def encode(
-    pieces: WordPiece, questions: Sequence[str], tags: Sequence[str], images: np.ndarray, limit: int
+    words: Words, questions: Sequence[str], tags: Sequence[str], images: np.ndarray, limit: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows of token ids [N, T] and where the tags begin [N]; T is at most `limit`.
 
@@ -139,19 +109,20 @@ def encode(
     """
     if limit < ROUND:
         raise ValueError(f"Invalid tokens: {limit}, should be at least {ROUND}")
-    words = [pieces(text) for text in tags]
+    of_tags = words.encode(list(tags))
     rows, cuts = [], np.empty(len(questions), np.int64)
-    for n, (question, image) in enumerate(zip(questions, images.tolist(), strict=True)):
-        row = [pieces.first, *pieces(question)[: limit - 2], pieces.separator]
+    asked = words.encode(list(questions))
+    for n, (question, image) in enumerate(zip(asked, images.tolist(), strict=True)):
+        row = [words.first, *question[: limit - 2], words.separator]
         cuts[n] = len(row)
         room = limit - len(row) - 1
-        if room > 0 and words[image]:
-            row += [*words[image][:room], pieces.separator]
+        if room > 0 and of_tags[image]:
+            row += [*of_tags[image][:room], words.separator]
         rows.append(row)
     lengths = np.array([len(row) for row in rows], np.int64)
     longest = int(lengths.max(initial=1))
     width = min(limit, -(-longest // ROUND) * ROUND)
-    ids = np.full((len(rows), width), pieces.pad, np.int32)
+    ids = np.full((len(rows), width), words.pad, np.int32)
     found = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
     ids[np.arange(width) < lengths[:, None]] = found
     return ids, cuts
@@ -167,9 +138,3 @@ def compact(ids: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
     place = np.zeros(int(kept.max()) + 1, np.int32)
     place[kept] = np.arange(len(kept))
     return place[ids], kept
-
-
-def _option(path: Path, name: str, default: bool) -> bool:
-    if not path.exists():
-        return default
-    return bool(parse_json(path, dict).get(name, default))

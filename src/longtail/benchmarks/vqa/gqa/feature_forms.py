@@ -1,12 +1,10 @@
-"""Region features in the forms people have: one reader each, all yielding the same.
+"""Region features in the forms people have: a reader each, both yielding the same.
 
-    hdf5   GQA's own: gqa_objects_info.json (image -> file, idx, objectsNum, width, height) and
-           parts gqa_objects_N.h5 with features [n, 100, 2048] and bboxes [n, 100, 4] in pixels
     tsv    Oscar / VinVL: features.tsv with lines  image TAB {"num_boxes": n, "features": base64}
            or  image TAB n TAB base64  (float32 [n, F]); beside it predictions.tsv or label.tsv with
            lines  image TAB {"image_w": .., "image_h": .., "objects": [{"class", "rect"}, ..]}
-    npz    a folder with IMAGE.npz: features (or x), boxes (or bbox) in pixels, width and height
-           (or image_w, image_h), and perhaps tags
+    npz    a folder with IMAGE.npz: features [n, F], boxes [n, 4] in pixels, width and height, and
+           perhaps tags
 
 Oscar's features end with six numbers of geometry (corners, width, height as shares of the image).
 They are recognised by what they are, whatever the width, and become the boxes.
@@ -18,18 +16,15 @@ from codecs import BOM_UTF8
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from longtail.benchmarks.vqa.gqa.stream import Problems
-from longtail.benchmarks.vqa.prepared import GEOMETRY
-from longtail.support.files import parse_json
+from longtail.benchmarks.vqa.problems import Problems
 
 
 @dataclass(frozen=True, slots=True)
-class ImageRegions:
-    """The regions of one image: features [n, F], boxes [n, 4] (corners), words or none.
+class RawRegions:
+    """The regions of one image as a file has them: features [n, F], corners [n, 4], words or none.
 
     The boxes are in pixels where `size` (width, height) is known, else shares of the image.
     """
@@ -44,8 +39,6 @@ class ImageRegions:
 
 TRUNCATED = "truncated line, left out"
 UNREADABLE = "features that cannot be read, left out"
-WRONG_WIDTH = "features of another width, left out"
-NO_PART = "image whose part is missing or truncated"
 LABELS_DIFFER = "labels for another number of regions, left out"
 
 # What numbers and texts of another kind than expected raise; binascii's error is a ValueError.
@@ -60,60 +53,7 @@ def tsv_files(folder: Path) -> tuple[list[Path], list[Path]]:
     return [path for path in files if "feature" in path.name], labels
 
 
-def read_hdf5(folder: Path, wanted: Container[str], problems: Problems) -> Iterator[ImageRegions]:
-    """GQA's object features, part by part."""
-    try:
-        import h5py
-    except ModuleNotFoundError:
-        raise ValueError(
-            f"{folder} holds HDF5 files, and h5py is not installed: pip install 'longtail[vqa]'"
-        ) from None
-
-    info = parse_json(folder / "gqa_objects_info.json", dict)
-    parts: dict[int, list[tuple[int, str]]] = {}
-    for image, entry in info.items():
-        if image in wanted:
-            try:
-                parts.setdefault(int(entry["file"]), []).append((int(entry["idx"]), image))
-            except (KeyError, TypeError, ValueError):
-                problems.note(UNREADABLE, f"gqa_objects_info.json: image {image}")
-    for number, images in sorted(parts.items()):
-        path = folder / f"gqa_objects_{number}.h5"
-        try:
-            with h5py.File(path, "r") as part:
-                features, boxes = part["features"], part["bboxes"]
-                yield from _hdf5_part(path, features, boxes, sorted(images), info, problems)
-        except (OSError, KeyError) as error:  # h5py raises OSError for a truncated file
-            reason = str(error).strip("'\"")
-            problems.note(NO_PART, f"{path.name} ({reason}), {len(images):,} images")
-
-
-def _hdf5_part(
-    path: Path,
-    features: Any,
-    boxes: Any,
-    images: list[tuple[int, str]],
-    info: dict[str, Any],
-    problems: Problems,
-) -> Iterator[ImageRegions]:
-    for index, image in images:
-        entry, where = info[image], f"{path.name}: image {image}"
-        try:
-            n = min(int(entry["objectsNum"]), features.shape[1])
-            if n < 0:
-                raise ValueError(f"objectsNum is {n}")
-            x = np.asarray(features[index, :n], np.float32)
-            corners = np.asarray(boxes[index, :n], np.float32)
-            size = int(entry["width"]), int(entry["height"])
-        except (OSError, *_DAMAGE) as error:
-            problems.note(UNREADABLE, f"{where} ({error})")
-            continue
-        yield ImageRegions(image, x, corners, None, size, where)
-
-
-def read_tsv(
-    folder: Path, wanted: Container[str], problems: Problems, width: int = 0
-) -> Iterator[ImageRegions]:
+def read_tsv(folder: Path, wanted: Container[str], problems: Problems) -> Iterator[RawRegions]:
     """The TSV of Oscar and VinVL; labels are read first, as they are a hundredth of the size."""
     files, label_files = tsv_files(folder)
     labels = _labels(label_files, wanted, problems)
@@ -126,18 +66,15 @@ def read_tsv(
                 flat = np.frombuffer(base64.b64decode(code, validate=True), np.float32)
                 if n < 0 or (n and len(flat) % n) or (not n and len(flat)):
                     raise ValueError(f"{len(flat)} numbers for {n} regions")
-                if n and width and len(flat) // n not in (width, width + GEOMETRY):
-                    problems.note(WRONG_WIDTH, f"{where}: {len(flat) // n}, expected {width}")
-                    continue
             except _DAMAGE as error:
                 problems.note(TRUNCATED, f"{where}, image {image} ({brief(error)})")
                 continue
-            x = flat.reshape(n, -1) if n else flat.reshape(0, max(width, 1))
+            x = flat.reshape(n, -1) if n else flat.reshape(0, 1)
             tags, boxes, size = labels.get(image, (None, None, (0, 0)))
             if tags is not None and len(tags) != n:
                 problems.note(LABELS_DIFFER, f"{where}: {n} regions, {len(tags)} labels")
                 tags, boxes = None, None
-            yield ImageRegions(image, x, boxes, tags, size, where)
+            yield RawRegions(image, x, boxes, tags, size, where)
 
 
 def brief(error: Exception, most: int = 80) -> str:
@@ -209,27 +146,19 @@ def _labels(paths: Iterable[Path], wanted: Container[str], problems: Problems) -
     return found
 
 
-def read_npz(folder: Path, wanted: Container[str], problems: Problems) -> Iterator[ImageRegions]:
+def read_npz(folder: Path, wanted: Container[str], problems: Problems) -> Iterator[RawRegions]:
     """One archive an image, named after it."""
     for path in sorted(folder.glob("*.npz")):
         if path.stem not in wanted:
             continue
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-                x = np.asarray(_first(archive, "features", "x"), np.float32)
-                boxes = _first(archive, "boxes", "bbox", "bboxes")
-                size = [int(_first(archive, *names) or 0) for names in _SIZES]
-                tags = _first(archive, "tags")
-            words = None if tags is None else [str(word) for word in tags]
-            corners = None if boxes is None else np.asarray(boxes, np.float32)
+                content = {name: archive[name] for name in archive}
+            features = np.asarray(content["features"], np.float32)
+            boxes = np.asarray(content["boxes"], np.float32) if "boxes" in content else None
+            tags = [str(word) for word in content["tags"]] if "tags" in content else None
+            size = int(content.get("width", 0)), int(content.get("height", 0))
         except Exception as error:  # of damaged bytes NumPy and zipfile make errors of many kinds
             problems.note(UNREADABLE, f"{path.name} ({error})")
             continue
-        yield ImageRegions(path.stem, x, corners, words, (size[0], size[1]), path.name)
-
-
-_SIZES = (("width", "image_w"), ("height", "image_h"))
-
-
-def _first(archive: Any, *names: str) -> Any:
-    return next((archive[name] for name in names if name in archive), None)
+        yield RawRegions(path.stem, features, boxes, tags, size, path.name)

@@ -1,59 +1,23 @@
 """GQA's questions, as published: one JSON object from question id to question, or a folder of them.
 
     {"201030415": {"imageId": "n54424", "question": "What kind of furniture is brown?",
-                   "answer": "couch", "groups": {"global": "furniture", "local": "12q-..."},
-                   "types": {"structural": "query", "semantic": "cat", "detailed": "categoryThat"},
-                   "annotations": {"question": {"3": "17"}, ...},
-                   "semantic": [{"operation": "select", "argument": "furniture (17)", ...}, ...]}}
+                   "answer": "couch", ...}}
 
-Only the first four are required; a question file of your own may leave out the rest.
+A file of your own may leave out the rest.
 """
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longtail.benchmarks.vqa.gqa.stream import DUPLICATE, Problems, listed, members
+from longtail.benchmarks.vqa.gqa.members import members
+from longtail.benchmarks.vqa.problems import DUPLICATE, Problems
+from longtail.benchmarks.vqa.tasks import Question
 
 NO_ANSWER = "question without an answer"
 NO_IMAGE = "question without an image"
 NO_TEXT = "question without a text"
-
-_REFERENCE = re.compile(r"\(([^()]*)\)\s*$")
-_ABOUT_OBJECTS = ("select", "relate", "verify rel", "choose rel")
-_NO_OBJECT = frozenset(("_", "scene", ""))
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One question.
-
-    Attributes:
-        types: structural, semantic and detailed type.
-        group: the global answer group ("color", "furniture"), "" where it has none.
-        objects: ids of the scene graph's objects that the question is about.
-        program: the functional program as (operation, argument) pairs.
-    """
-
-    id: str
-    image: str
-    text: str
-    answer: str
-    group: str
-    types: tuple[str, str, str]
-    objects: tuple[str, ...]
-    program: tuple[tuple[str, str], ...]
-
-    def program_names(self) -> set[str]:
-        """The object names and categories that the program selects or relates."""
-        found = set()
-        for operation, argument in self.program:
-            if operation in _ABOUT_OBJECTS:
-                name = argument.split(",")[0] if operation != "select" else argument
-                found.add(_REFERENCE.sub("", name).strip())
-        return found - _NO_OBJECT
 
 
 def question_files(folder: Path, split: str, kind: str = "balanced") -> list[Path]:
@@ -67,7 +31,7 @@ def question_files(folder: Path, split: str, kind: str = "balanced") -> list[Pat
             if not chunks:
                 raise ValueError(f"{place / stem} has no .json files")
             return chunks
-    return []
+    raise ValueError(f"{folder} has no {stem}.json")
 
 
 def _chunk_number(path: Path) -> tuple[int, str]:
@@ -86,45 +50,16 @@ def read_questions(paths: Iterable[Path], problems: Problems) -> Iterator[Questi
                 problems.note(DUPLICATE, where)
                 continue
             seen.add(key)
-            question = _question(id_, record)
-            if not question.text:
+            fields = [_text(record.get(name)) for name in ("imageId", "question", "answer")]
+            image, text, answer = fields
+            if not text:
                 problems.note(NO_TEXT, where)
-            elif not question.answer:
+            elif not answer:
                 problems.note(NO_ANSWER, where)
-            elif not question.image:
+            elif not image:
                 problems.note(NO_IMAGE, where)
             else:
-                yield question
-
-
-def _question(id_: str, record: dict[str, Any]) -> Question:
-    types = _object(record.get("types"))
-    program = tuple(
-        (_text(step.get("operation")), _text(step.get("argument")))
-        for step in listed(record.get("semantic"))
-        if isinstance(step, dict)
-    )
-    marked = _object(_object(record.get("annotations")).get("question")).values()
-    referred = (_REFERENCE.search(argument) for _, argument in program)
-    ids = [*map(str, marked), *(part.strip() for m in referred if m for part in m[1].split(","))]
-    return Question(
-        id_,
-        _text(record.get("imageId")),
-        _text(record.get("question")),
-        _text(record.get("answer")),
-        _text(_object(record.get("groups")).get("global")),
-        (
-            _text(types.get("structural")),
-            _text(types.get("semantic")),
-            _text(types.get("detailed")),
-        ),
-        tuple(dict.fromkeys(i for i in ids if i and i != "-")),
-        program,
-    )
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+                yield Question(id_, image, text, answer)
 
 
 def _text(value: Any) -> str:

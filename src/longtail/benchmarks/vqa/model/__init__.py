@@ -33,7 +33,6 @@ class VisionLanguage(nn.Module):
         width: numbers of a region, box geometry included (2054 in Oscar).
         answers: how many answers there are to choose from.
         region_norm: epsilon of the regions' LayerNorm, None for none.
-        scale: width of the classifier's hidden layer over the encoder's.
 
     Inputs are a dict: `ids` [B, T], `cut` [B] (where tags begin), `regions` [B, K, width] and
     `count` [B] (how many of the K are real).
@@ -47,7 +46,6 @@ class VisionLanguage(nn.Module):
         width: int,
         answers: int,
         region_norm: float | None = None,
-        scale: int = 2,
     ) -> None:
         super().__init__()
         hidden = encoder.config.hidden
@@ -55,7 +53,7 @@ class VisionLanguage(nn.Module):
         self.region = nn.Linear(width, hidden)
         self.region_norm = None if region_norm is None else nn.LayerNorm(hidden, region_norm)
         self.pooler = nn.Linear(hidden, hidden)
-        self.classifier = MLP(hidden, (scale * hidden,), answers)
+        self.classifier = MLP(hidden, (2 * hidden,), answers)
         # Not BERT's 0.02 before the last layer: so small, these pass so little on that thousands
         # of steps read nothing off the regions. The last starts near no opinion all the same.
         for layer in (self.region, self.pooler, self.classifier[0], self.classifier[2]):

@@ -5,7 +5,8 @@ Oscar's names, without `bert.` in front: those of BERT, and
     img_embedding.weight [H, F + 6]  img_embedding.bias     regions, fresh where there is none
     LayerNorm.weight  LayerNorm.bias                        their norm; fresh beside a fresh layer
     pooler.dense.weight  pooler.dense.bias                  fresh where there is none
-    classifier.0.weight  classifier.2.weight  (and .bias)   fresh unless asked for: answers differ
+
+The classifier is fresh: its answers are others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ from longtail.models.encoder.plain import Encoder
 from longtail.models.encoder.weights import locate, read_kind, read_tensors
 
 _PARTS = {"region": "img_embedding", "region_norm": "LayerNorm", "pooler": "pooler.dense"}
-_CLASSIFIER = {"classifier.0": "classifier.0", "classifier.2": "classifier.2"}
 
 
 def from_pretrained(
@@ -32,7 +31,6 @@ def from_pretrained(
     answers: int,
     kept: Sequence[int] | None = None,
     dropout: float | None = None,
-    classifier: bool = False,
 ) -> VisionLanguage:
     """A model with the weights of a checkpoint: Oscar's, or a plain encoder's.
 
@@ -42,7 +40,6 @@ def from_pretrained(
         answers: how many answers there are.
         kept: the tokens in use, numbered anew in this order, padding first; None for all.
         dropout: in place of the checkpoint's.
-        classifier: load the checkpoint's classifier too; it must have the same answers.
     """
     folder = locate(source)
     path, tensors = read_tensors(folder)
@@ -53,9 +50,8 @@ def from_pretrained(
     # A fresh layer gets Oscar's norm too: with it regions are found after half as many steps.
     normed = "LayerNorm.weight" in tensors or "img_embedding.weight" not in tensors
     norm = given.get("img_layer_norm_eps", NORM) if normed else None
-    scale = _scale(tensors, encoder.config.hidden) if classifier else 2
-    model = VisionLanguage(encoder, width, answers, norm, scale)
-    _load(model, tensors, _PARTS | (_CLASSIFIER if classifier else {}), classifier, path)
+    model = VisionLanguage(encoder, width, answers, norm)
+    _load(model, tensors, path)
     return model
 
 
@@ -69,30 +65,16 @@ def keep_words(encoder: Encoder, kept: Sequence[int]) -> None:
     encoder.config = replace(encoder.config, vocab=len(chosen), pad=0)
 
 
-def _scale(tensors: dict[str, Tensor], hidden: int) -> int:
-    """Width of the classifier's hidden layer in units of the encoder's."""
-    weight = tensors.get("classifier.0.weight")
-    return 2 if weight is None else max(1, len(weight) // hidden)
-
-
-def _load(
-    model: VisionLanguage,
-    tensors: dict[str, Tensor],
-    parts: dict[str, str],
-    strict: bool,
-    path: Any,
-) -> None:
+def _load(model: VisionLanguage, tensors: dict[str, Tensor], path: Path) -> None:
     """Copy what is there; a part that is there by half, or in another shape, is refused."""
     wrong: list[str] = []
-    for ours, theirs in parts.items():
+    for ours, theirs in _PARTS.items():
         names = {kind: f"{theirs}.{kind}" for kind in ("weight", "bias")}
-        there = [kind for kind, name in names.items() if name in tensors]
-        needed = strict and theirs.startswith("classifier")
-        if not there and not needed:
+        if not any(name in tensors for name in names.values()):
             continue
         for kind, name in names.items():
             target = model.get_parameter(f"{ours}.{kind}")
-            if kind not in there:
+            if name not in tensors:
                 wrong.append(f"{name} is missing")
             elif tensors[name].shape != target.shape:
                 wrong.append(f"{name} is {list(tensors[name].shape)}, not {list(target.shape)}")

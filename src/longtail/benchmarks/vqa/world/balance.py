@@ -32,8 +32,8 @@ def balanced(asked: list[Asked], ratio: float, slack: int, rng: random.Random) -
 
 
 def _local(asked: Asked) -> tuple[str, ...]:
-    return (asked.types[2], asked.local)
+    return (asked.kind, asked.local)
 
 
 def _family(asked: Asked) -> tuple[str, ...]:
-    return (asked.types[2], asked.group)
+    return (asked.kind, asked.group)

@@ -13,23 +13,23 @@ T = TypeVar("T")
 
 SPATIAL = frozenset(words.OPPOSITE)
 
-Step = tuple[str, str, list[int]]
-"""Of a program: operation, argument, the steps it depends on."""
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Asked:
-    """A question before it is written; `mentions` are the things its words stand for, in order."""
+    """A question of one of GQA's kinds; answers are balanced among those of a group.
+
+    Attributes:
+        kind: the detailed type, as GQA calls it.
+        group: of the questions of this kind, those with the same answers to choose from.
+        local: of the questions of this kind, those that are alike.
+    """
 
     image: str
     text: str
     answer: str
-    full: str
-    types: tuple[str, str, str]
+    kind: str
     group: str
     local: str
-    program: list[Step]
-    mentions: list[Thing]
 
 
 def options(attribute: str, nature: str) -> list[str]:
@@ -70,17 +70,13 @@ class Draw:
         true = self.coin()
         return attribute, value if true else self.other(thing, attribute), true
 
-    def described(self, thing: Thing) -> tuple[str, list[Step], list[Thing]]:
-        """The thing by its name or, half of the time, by where it is; the steps that find it."""
+    def described(self, thing: Thing) -> str:
+        """The thing by its name or, half of the time, by where it is."""
         near = [(relation, other) for relation, other in thing.relations if relation in SPATIAL]
         if not near or self.coin():
-            return thing.name, [("select", f"{thing.name} ({thing.id})", [])], [thing]
+            return thing.name
         relation, other = self.pick(near)
-        steps: list[Step] = [
-            ("select", f"{other.name} ({other.id})", []),
-            ("relate", f"{thing.name},{relation},s ({thing.id})", [0]),
-        ]
-        return f"{thing.name} {relation} the {other.name}", steps, [thing, other]
+        return f"{thing.name} {relation} the {other.name}"
 
     def absent(self, view: View) -> Kind:
         """A type that is not in the view, of a category that is: a hard one to deny."""

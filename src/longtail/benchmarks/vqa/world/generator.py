@@ -1,32 +1,25 @@
-"""Write a generated world as files in GQA's form, for the same readers as the real ones.
+"""A generated world as a source of questions and pictures.
 
-    train_sceneGraphs.json  train_balanced_questions.json  features.tsv      (Oscar / VinVL)
-    val_sceneGraphs.json    val_balanced_questions.json    predictions.tsv
-
-The files depend on the settings of the world alone: same settings, same bytes.
+Everything is a function of the world's settings: the same settings, the same numbers.
 """
 
-import base64
-import hashlib
-import json
 import random
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
 from dataclasses import asdict
-from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
+from functools import cached_property
+from typing import Any
 
 from longtail.benchmarks.vqa.options import DataOptions
-from longtail.benchmarks.vqa.prepared import geometry, whole_folder
+from longtail.benchmarks.vqa.prepared import ImageRegions
+from longtail.benchmarks.vqa.problems import Problems
+from longtail.benchmarks.vqa.tasks import Question
 from longtail.benchmarks.vqa.world import questions as ask
 from longtail.benchmarks.vqa.world import yes_no as verify
 from longtail.benchmarks.vqa.world.balance import balanced
 from longtail.benchmarks.vqa.world.draws import Asked, Draw
 from longtail.benchmarks.vqa.world.features import BLOCK, Detector, shares
-from longtail.benchmarks.vqa.world.scenes import HEIGHT, WIDTH, View, World, frequency, kinds, views
-from longtail.support.downloads import cache_folder
-from longtail.support.files import parse_json, write_json
+from longtail.benchmarks.vqa.world.scenes import Kind, View, World, frequency, kinds, views
 
 FAMILIES: tuple[tuple[int, Callable[[Draw, View], Asked | None]], ...] = (
     (26, ask.query_attribute),  # shares about as in GQA's balanced questions
@@ -46,58 +39,80 @@ SURPLUS = 1.6
 """Questions drawn for one that stays; the rest goes in balancing."""
 
 MINIATURE = World(questions=2400, types=40, width=32, exponent=1.0, shift=4.0, detector=20)
-MARK = "world.json"
 
 
 def world_of(options: DataOptions) -> World:
     """The world that a benchmark's settings ask for."""
-    base = asdict(MINIATURE if options.source == "miniature" else World())
+    base = asdict(MINIATURE if options.miniature else World())
     base |= {"seed": options.world_seed, "noise": options.noise}
-    if options.types_seed != options.world_seed:  # the same world has one name
+    if options.types_seed != options.world_seed:  # the same world is prepared once
         base["types_seed"] = options.types_seed
     base |= {"occlusion": options.occlusion, "tag_noise": options.tag_noise}
-    if options.source == "generated":
+    if not options.miniature:
         base |= {"questions": options.world_questions, "detector": options.detector}
     return World(**base)
 
 
-def ensure_world(world: World, folder: Path | None = None) -> Path:
-    """The folder of a world's files, written if they are not there."""
-    given = {name: value for name, value in asdict(world).items() if value is not None}
-    text = json.dumps({"version": 2, **given}, sort_keys=True)
-    key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    target = folder.expanduser() if folder else cache_folder("vqa") / f"world-{key}"
-    mark = target / MARK
-    if mark.is_file():
-        if parse_json(mark, dict) != json.loads(text):
-            raise ValueError(f"{target} holds another generated world; choose another folder")
-        return target
-    if target.exists() and any(target.iterdir()):
-        raise ValueError(f"{target} is not empty and holds no generated world")
-    with whole_folder(target) as work:
-        write_world(world, work)
-        write_json(work / MARK, json.loads(text))
-    return target
+class GeneratedWorld:
+    """Scenes, what is asked about them, and what a detector sees of them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @property
+    def made_of(self) -> dict[str, Any]:
+        return asdict(self.world)
+
+    @cached_property
+    def types(self) -> list[Kind]:
+        return kinds(self.world)
+
+    @cached_property
+    def scenes(self) -> list[View]:
+        """Those of training, then those of the tests."""
+        return list(views(self.world, self.types, self._count))
+
+    @cached_property
+    def questions(self) -> tuple[list[Asked], list[Asked]]:
+        """Those of training and those of the tests, drawn one after the other."""
+        tests = max(1, round(self.world.test_share * self._count))
+        train = self._count - tests
+        weights = [frequency(self.world, kind.number) for kind in self.types]
+        draw = Draw(self.types, weights, self.world.seed)
+        asked = []
+        for part in (self.scenes[:train], self.scenes[train:]):
+            asked.append(_asked(draw, part, round(self.world.questions * len(part) / self._count)))
+        return asked[0], asked[1]
+
+    @property
+    def _count(self) -> int:
+        """Of the scenes."""
+        return max(2, round(self.world.questions / self.world.per_image))
+
+    def names(self, problems: Problems) -> list[str]:
+        counts = Counter(thing.name for view in self.scenes for thing in view.things)
+        return [name for name, _ in counts.most_common()]
+
+    def train(self, problems: Problems) -> list[Question]:
+        return _numbered("train", self.questions[0])
+
+    def test(self, problems: Problems) -> list[Question]:
+        return _numbered("test", self.questions[1])
+
+    def regions(
+        self, wanted: Container[str], problems: Problems, most: int
+    ) -> Iterator[ImageRegions]:
+        detector = Detector(self.world, self.types)
+        keep = slice(most or None)
+        for block, start in enumerate(range(0, len(self.scenes), BLOCK)):
+            for view, features, tags in detector.see(self.scenes[start : start + BLOCK], block):
+                if view.image in wanted:
+                    boxes = shares(view)
+                    yield ImageRegions(view.image, features[keep], boxes[keep], tags[keep])
 
 
-def write_world(world: World, folder: Path) -> None:
-    types = kinds(world)
-    count = max(2, round(world.questions / world.per_image))
-    train = count - max(1, round(world.test_share * count))
-    scenes = list(views(world, types, count))
-    parts = (("train", scenes[:train]), ("val", scenes[train:]))
-    draw = Draw(types, [frequency(world, kind.number) for kind in types], world.seed)
-    for number, (split, part) in enumerate(parts):
-        wanted = round(world.questions * len(part) / count)
-        with open(folder / f"{split}_sceneGraphs.json", "w", encoding="utf-8") as file:
-            _write_members(file, ((view.image, _graph(view)) for view in part))
-        asked = _asked(draw, part, wanted)
-        start = 10_000_000 * (number + 1)
-        with open(folder / f"{split}_balanced_questions.json", "w", encoding="utf-8") as file:
-            _write_members(
-                file, ((str(start + n), _question(a, start + n)) for n, a in enumerate(asked))
-            )
-    _write_features(Detector(world, types), scenes, folder)
+def _numbered(part: str, asked: list[Asked]) -> list[Question]:
+    return [Question(f"{part}{n}", q.image, q.text, q.answer) for n, q in enumerate(asked)]
 
 
 def _asked(draw: Draw, part: list[View], wanted: int) -> list[Asked]:
@@ -118,90 +133,3 @@ def _asked(draw: Draw, part: list[View], wanted: int) -> list[Asked]:
             break
     keep = sorted(kept, key=lambda n: draw.rng.random())[:wanted]
     return [found[n] for n in sorted(keep)]
-
-
-def _write_members(file: IO[str], members: Iterable[tuple[str, Any]]) -> None:
-    encode = json.JSONEncoder(separators=(", ", ": ")).encode
-    separator = "{"
-    for key, value in members:
-        file.write(f'{separator}"{key}": {encode(value)}')
-        separator = ", "
-    file.write("}" if separator == ", " else "{}")
-
-
-def _graph(view: View) -> dict[str, Any]:
-    objects = {}
-    for thing in view.things:
-        x, y, w, h = thing.box
-        objects[thing.id] = {
-            "name": thing.name,
-            "x": x,
-            "y": y,
-            "w": w,
-            "h": h,
-            "attributes": list(thing.attributes.values()),
-            "relations": [{"name": name, "object": other.id} for name, other in thing.relations],
-        }
-    return {"width": WIDTH, "height": HEIGHT, "location": view.place, "objects": objects}
-
-
-def _question(asked: Asked, id_: int) -> dict[str, Any]:
-    steps = [
-        {"operation": operation, "dependencies": needs, "argument": argument}
-        for operation, argument, needs in asked.program
-    ]
-    text = "->".join(
-        f"{operation}: {argument} {needs if needs else ''}".strip()
-        for operation, argument, needs in asked.program
-    )
-    structural, semantic, detailed = asked.types
-    return {
-        "semantic": steps,
-        "entailed": [],
-        "equivalent": [str(id_)],
-        "question": asked.text,
-        "imageId": asked.image,
-        "isBalanced": True,
-        "groups": {"global": asked.group or None, "local": asked.local},
-        "answer": asked.answer,
-        "semanticStr": text,
-        "annotations": {"answer": {}, "question": _places(asked), "fullAnswer": {}},
-        "types": {"detailed": detailed, "semantic": semantic, "structural": structural},
-        "fullAnswer": asked.full,
-    }
-
-
-def _places(asked: Asked) -> dict[str, str]:
-    """Which words of the question stand for which object: "3", or "3:5" for two words."""
-    said = asked.text.rstrip("?").split()
-    found: dict[str, str] = {}
-    for thing in asked.mentions:
-        name = thing.name.split()
-        for start in range(len(said) - len(name) + 1):
-            key = str(start) if len(name) == 1 else f"{start}:{start + len(name)}"
-            if said[start : start + len(name)] == name and key not in found:
-                found[key] = thing.id
-                break
-    return found
-
-
-def _write_features(detector: Detector, scenes: list[View], folder: Path) -> None:
-    with (
-        open(folder / "features.tsv", "w", encoding="utf-8") as features,
-        open(folder / "predictions.tsv", "w", encoding="utf-8") as labels,
-    ):
-        for block, start in enumerate(range(0, len(scenes), BLOCK)):
-            for view, x, tags in detector.see(scenes[start : start + BLOCK], block):
-                boxes = shares(view)
-                both = np.concatenate([x, geometry(boxes)], axis=1).astype("<f4")
-                code = base64.b64encode(both.tobytes()).decode()
-                features.write(
-                    f'{view.image}\t{{"num_boxes": {len(both)}, "features": "{code}"}}\n'
-                )
-                corners = boxes * np.array([WIDTH, HEIGHT, WIDTH, HEIGHT], np.float32)
-                objects = [
-                    {"class": tag, "rect": [round(side, 1) for side in rect]}
-                    for tag, rect in zip(tags, corners.tolist(), strict=True)
-                ]
-                label = {"image_w": WIDTH, "image_h": HEIGHT, "objects": objects}
-                labels.write(f"{view.image}\t{json.dumps(label)}\n")

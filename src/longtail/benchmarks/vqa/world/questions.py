@@ -6,8 +6,8 @@ about, None.
 
 from collections import defaultdict
 
-from longtail.benchmarks.vqa.world.draws import SPATIAL, Asked, Draw, Step, said
-from longtail.benchmarks.vqa.world.scenes import PERSON, Thing, View
+from longtail.benchmarks.vqa.world.draws import SPATIAL, Asked, Draw, said
+from longtail.benchmarks.vqa.world.scenes import Thing, View
 
 QUERY = {
     "color": ("What color is the {0}?", "Which color is the {0}?", "What is the color of the {0}?"),
@@ -21,18 +21,10 @@ QUERY = {
 def query_attribute(draw: Draw, view: View) -> Asked:
     thing = draw.pick(view.things)
     attribute, value = draw.attribute(thing)
-    name, steps, mentions = draw.described(thing)
-    return Asked(
-        view.image,
-        draw.pick(QUERY[attribute]).format(name),
-        value,
-        f"The {thing.name} is {value}.",
-        ("query", "attr", "directOf"),
-        attribute,
-        f"10q-{thing.name}_{attribute}",
-        [*steps, ("query", attribute, [len(steps) - 1])],
-        mentions,
-    )
+    name = draw.described(thing)
+    text = draw.pick(QUERY[attribute]).format(name)
+    local = f"10q-{thing.name}_{attribute}"
+    return Asked(view.image, text, value, "directOf", attribute, local)
 
 
 def query_relation(draw: Draw, view: View) -> Asked | None:
@@ -48,16 +40,9 @@ def query_relation(draw: Draw, view: View) -> Asked | None:
         return None
     relation, category = draw.pick(single)
     answer = found[relation, category][0]
-    return _related(
-        view,
-        f"What {category} is {relation} the {anchor.name}?",
-        f"The {category} is a {answer.name}.",
-        "categoryRelS",
-        f"15-{anchor.name}_{relation},s",
-        anchor,
-        f"{category},{relation},s",
-        answer,
-    )
+    text = f"What {category} is {relation} the {anchor.name}?"
+    local = f"15-{anchor.name}_{relation},s"
+    return Asked(view.image, text, answer.name, "categoryRelS", answer.category, local)
 
 
 def query_action(draw: Draw, view: View) -> Asked | None:
@@ -66,33 +51,11 @@ def query_action(draw: Draw, view: View) -> Asked | None:
     if not acts:
         return None
     person, action, thing = draw.pick(acts)
-    full = f"The {person.name} is {action} the {thing.name}."
     if draw.coin():
         text, local = f"What is the {person.name} {action}?", f"14-{person.name}_{action},o"
-        return _related(view, text, full, "relO", local, person, f"_,{action},o", thing)
+        return Asked(view.image, text, thing.name, "relO", thing.category, local)
     text, local = f"Who is {action} the {thing.name}?", f"14-{thing.name}_{action},s"
-    return _related(view, text, full, "relS", local, thing, f"{PERSON},{action},s", person)
-
-
-def _related(
-    view: View,
-    text: str,
-    full: str,
-    detailed: str,
-    local: str,
-    anchor: Thing,
-    relation: str,
-    answer: Thing,
-) -> Asked:
-    """A question for the name of the one thing that stands in a relation to `anchor`."""
-    steps: list[Step] = [
-        ("select", f"{anchor.name} ({anchor.id})", []),
-        ("relate", f"{relation} ({answer.id})", [0]),
-        ("query", "name", [1]),
-    ]
-    types = ("query", "rel", detailed)
-    group = answer.category
-    return Asked(view.image, text, answer.name, full, types, group, local, steps, [anchor])
+    return Asked(view.image, text, person.name, "relS", person.category, local)
 
 
 def choose_attribute(draw: Draw, view: View) -> Asked:
@@ -100,18 +63,9 @@ def choose_attribute(draw: Draw, view: View) -> Asked:
     attribute, value = draw.attribute(thing)
     other = draw.other(thing, attribute)
     first, second = (value, other) if draw.coin() else (other, value)
-    name, steps, mentions = draw.described(thing)
-    return Asked(
-        view.image,
-        f"Is the {name} {said(attribute, first)} or {second}?",
-        value,
-        f"The {thing.name} is {value}.",
-        ("choose", "attr", "chooseAttr"),
-        attribute,
-        f"10c-{thing.name}_{attribute}",
-        [*steps, (f"choose {attribute}", f"{first}|{second}", [len(steps) - 1])],
-        mentions,
-    )
+    text = f"Is the {draw.described(thing)} {said(attribute, first)} or {second}?"
+    local = f"10c-{thing.name}_{attribute}"
+    return Asked(view.image, text, value, "chooseAttr", attribute, local)
 
 
 def choose_relation(draw: Draw, view: View) -> Asked | None:
@@ -121,17 +75,6 @@ def choose_relation(draw: Draw, view: View) -> Asked | None:
         return None
     relation, other = draw.pick(sides)
     answer = relation.split()[2]
-    return Asked(
-        view.image,
-        f"Is the {thing.name} to the left or to the right of the {other.name}?",
-        answer,
-        f"The {thing.name} is {relation} the {other.name}.",
-        ("choose", "rel", "relChooser"),
-        "",
-        f"13-{other.name}_{thing.name}",
-        [
-            ("select", f"{other.name} ({other.id})", []),
-            ("choose rel", f"{thing.name},to the left of|to the right of,s ({thing.id})", [0]),
-        ],
-        [thing, other],
-    )
+    text = f"Is the {thing.name} to the left or to the right of the {other.name}?"
+    local = f"13-{other.name}_{thing.name}"
+    return Asked(view.image, text, answer, "relChooser", "", local)

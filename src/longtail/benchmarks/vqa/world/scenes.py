@@ -87,7 +87,6 @@ class Kind:
 class Thing:
     """An object in a scene; `attributes` from "color", "size", "material", "state" or "pose"."""
 
-    id: str
     kind: Kind
     attributes: dict[str, str]
     box: tuple[int, int, int, int]
@@ -109,10 +108,9 @@ class Thing:
 
 @dataclass(slots=True)
 class View:
-    """A scene: an image's name, its place, its things."""
+    """A scene: an image's name and its things."""
 
     image: str
-    place: str
     things: list[Thing]
 
 
@@ -144,15 +142,14 @@ class Places:
     """Draws a place, and types that are seen there."""
 
     def __init__(self, world: World, types: list[Kind]) -> None:
-        seen = {place: text.split() for place, text in words.PLACES.items()}
-        count = Counter(category for categories in seen.values() for category in categories)
-        self.names, self.types, self.cumulative, totals = [], [], [], []
-        for place, categories in seen.items():
+        seen = [text.split() for text in words.PLACES.values()]
+        count = Counter(category for categories in seen for category in categories)
+        self.types, self.cumulative, totals = [], [], []
+        for categories in seen:
             here = [kind for kind in types if kind.category in categories]
             # shared out over the places of its category: the sum over places is p again
             weights = [frequency(world, kind.number) / count[kind.category] for kind in here]
             if here:
-                self.names.append(place)
                 self.types.append(here)
                 self.cumulative.append(list(accumulate(weights)))
                 totals.append(self.cumulative[-1][-1])
@@ -177,15 +174,12 @@ def views(world: World, types: list[Kind], count: int) -> Iterator[View]:
         for _ in range(6 + int(6 * rng.random())):
             kind = places.kind(place, rng)
             chosen.setdefault(kind.name, kind)  # "the table" must be one table
-        things = []
-        for kind in chosen.values():
-            id_ = str(number * 16 + len(things) + 1)
-            things.append(Thing(id_, kind, _attributes(kind, rng), (0, 0, 1, 1)))
+        things = [Thing(kind, _attributes(kind, rng), (0, 0, 1, 1)) for kind in chosen.values()]
         for thing in things:
             thing.box = _box(thing.attributes["size"], rng)
         _act(things, rng)
         _relate(things)
-        yield View(f"g{number}", places.names[place], things)
+        yield View(f"g{number}", things)
 
 
 def _attributes(kind: Kind, rng: random.Random) -> dict[str, str]:
