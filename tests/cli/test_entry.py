@@ -194,7 +194,6 @@ def test_config_of_a_run_repeats_it(capsys):
         (["list", "toy", "--set", "data.tasks=abc"], "--set data.tasks=abc goes with --tasks"),
         (["list", "toy", "--tasks", "--method", "nope"], "--method nope goes without --tasks"),
         (["list", "toy", "--method", "nope"], "unknown method 'nope'"),
-        (["data", "mnist", "--source", "generated"], "--source goes with vqa alone"),
         (["data", "wsd", "--strict"], "--strict goes with vqa alone: it says nothing to wsd"),
         (["data", "toy", "--wordnet", "nltk"], "--wordnet goes with wsd alone"),
         (["data", "tooy"], "did you mean 'toy'?"),
