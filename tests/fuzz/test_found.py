@@ -90,18 +90,6 @@ def test_a_damaged_pickle_takes_no_memory(tmp_path: Path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
-def test_prepared_molecules_with_other_names_are_refused(tmp_path: Path):
-    from longtail.benchmarks.fsmol import prepared
-    from longtail.benchmarks.fsmol.miniature import miniature
-
-    prepared.save(miniature(), tmp_path / "a")
-    path = tmp_path / "a" / "meta.json"
-    meta = json.loads(path.read_text())
-    path.write_text(json.dumps({**meta, "names": meta["names"][:-1]}))
-    with pytest.raises(ValueError, match=r"meta\.json is damaged"):
-        prepared.load(tmp_path / "a")
-
-
 @pytest.mark.parametrize("digits", [10, 400, 5000])
 def test_a_sense_with_a_number_of_too_many_digits_is_named(tmp_path: Path, digits: int):
     wsd_prepared.save(few_words(), tmp_path / "a", HashingTokenizer())

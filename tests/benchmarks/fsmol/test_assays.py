@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.fsmol_files import write_assay
 
 from longtail.benchmarks.fsmol.assays import (
     LIST,
@@ -13,7 +14,6 @@ from longtail.benchmarks.fsmol.assays import (
     Assay,
     BrokenLinesError,
     read_assays,
-    write_assay,
 )
 
 

@@ -9,8 +9,7 @@ share.
 ================= ==========================================================================
 assays            the published files, line by line
 morgan            fingerprints from SMILES, where the files have none (RDKit)
-rdkit_counts      one of them, and the program that makes many beside this one
-prepared          each molecule once, as a folder that is checked when it is read
+prepared          each molecule once, as a folder of tables
 data              where the files are, fetching them, what they hold (`longtail data fsmol`)
 miniature         made-up molecules
 tasks             split, order and cap: the sequence of tasks

@@ -12,7 +12,6 @@ them at once.
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import tarfile
 import zlib
@@ -201,22 +200,3 @@ def sparse(counts: Any) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"fingerprints of shape {dense.shape} are not {WIDTH} counts")
     places = np.flatnonzero(dense)
     return places.astype(np.uint16), np.minimum(dense[places], 255).astype(np.uint8)
-
-
-def write_assay(assay: Assay, folder: Path, compressed: bool = True) -> Path:
-    """The assay in the published form, with the fields that are read."""
-    path = folder / assay.fold / f"{assay.name}{SUFFIXES[compressed]}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = io.StringIO()
-    for i, smiles in enumerate(assay.smiles):
-        entry: dict[str, Any] = {"SMILES": smiles, "Property": f"{float(assay.labels[i])}"}
-        entry["Assay_ID"] = assay.name
-        if assay.fingerprints is not None:
-            dense = np.zeros(WIDTH, int)
-            places, counts = assay.fingerprints[i]
-            dense[places] = counts
-            entry["fingerprints"] = dense.tolist()
-        text.write(json.dumps(entry) + "\n")
-    content = text.getvalue().encode()
-    path.write_bytes(gzip.compress(content) if compressed else content)
-    return path

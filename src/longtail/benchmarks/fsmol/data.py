@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from longtail.benchmarks import prepared as tables
 from longtail.benchmarks.fsmol.assays import (
     FOLDS,
     LIST,
+    SUFFIXES,
     BrokenLinesError,
     is_source,
     read_assays,
 )
-from longtail.benchmarks.fsmol.prepared import RULE, Prepared, load, prepare, save
+from longtail.benchmarks.fsmol.prepared import FORM, Prepared, load, prepare, save
 from longtail.support.downloads import (
     ChecksumError,
     DownloadError,
@@ -123,9 +125,9 @@ def prepared_from(source: str) -> Prepared:
     cache = cache_folder("fsmol")
     place = Path(source).expanduser() if source else find(cache)
     if place is None:
-        made = sorted(cache.glob("prepared-*/meta.json"), key=lambda path: path.stat().st_mtime)
+        made = tables.find(FORM, cache)
         if made:  # a machine that was given the tables and not the files
-            return load(made[-1].parent)
+            return load(made[0])
         raise ValueError(
             f"no FS-Mol in {cache}: `longtail data fsmol` fetches it; or give --source, "
             "--prepared, or --miniature"
@@ -135,25 +137,25 @@ def prepared_from(source: str) -> Prepared:
 
 def prepare_into(cache: Path, source: Path, quiet: bool = False) -> Path:
     """The prepared folder of these files, made now unless it is there."""
-    folder = cache / f"prepared-{fingerprint(source)}"
-    if not (folder / "meta.json").is_file():
+    files, names = _files(source)
+    folder = cache / f"prepared-{tables.key(FORM, names, tables.fingerprint(files))}"
+    if not tables.complete(folder):
         if not quiet:
             print(f"longtail: preparing {source}, once", file=sys.stderr)
         save(prepare(read_assays(source), progress=not quiet), folder)
     return folder
 
 
-def fingerprint(source: Path) -> str:
-    """Of the names and sizes of the files: twelve hexadecimal digits."""
+def _files(source: Path) -> tuple[list[Path], list[str]]:
+    """What is read, and the names by which it is known wherever it lies."""
     if source.is_dir():
-        files = sorted((p for p in source.rglob("*") if p.is_file()), key=str)
-        named = [(path.relative_to(source).as_posix(), path.stat().st_size) for path in files]
-    elif source.is_file():
-        beside = source.parent / LIST
-        named = [(p.name, p.stat().st_size) for p in (source, beside) if p.is_file()]
-    else:
+        inside = sorted(path for path in source.rglob("*") if path.is_file())
+        files = [path for path in inside if path.name.endswith((*SUFFIXES, LIST))]
+        return files, [path.relative_to(source).as_posix() for path in files]
+    if not source.is_file():
         raise ValueError(f"no such folder or archive: {source}")
-    return hashlib.sha256(json.dumps([RULE, named]).encode()).hexdigest()[:12]
+    files = [path for path in (source, source.parent / LIST) if path.is_file()]
+    return files, [path.name for path in files]
 
 
 def data_command(args: argparse.Namespace) -> int:

@@ -1,45 +1,28 @@
-"""FS-Mol prepared once: each molecule's fingerprint once, and which of them each assay has.
+"""FS-Mol's tables: each molecule's fingerprint once, and which of them each assay has.
 
-=================== ==============================================================================
-meta.json           what it was made of, names and folds of the assays, facts, checksums of arrays
-offsets.npy         [T + 1]: assay i has the rows offsets[i] to offsets[i + 1]
-molecule.npy        [N]: the molecule of each row
-label.npy           [N]: whether it is active there
-bit_ends.npy        [M + 1]: molecule j has the bits bit_ends[j] to bit_ends[j + 1]
-bits.npy            places of the counts above 0, 16 bits each: some 50 of 2,048 in a molecule, so
+names, folds        of the assays
+offsets             [T + 1]: assay i has the rows offsets[i] to offsets[i + 1]
+molecule            [N]: the molecule of each row
+label               [N]: whether it is active there
+bit_ends            [M + 1]: molecule j has the bits bit_ends[j] to bit_ends[j + 1]
+bits                places of the counts above 0, 16 bits each: some 50 of 2,048 in a molecule, so
                     that a list of them is half as long as the packed bits
-counts.npy          the counts there, 8 bits each
-=================== ==============================================================================
-
-A machine that has neither the files nor RDKit can train on a copy of the folder.
+counts              the counts there, 8 bits each
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from longtail.benchmarks import prepared as tables
 from longtail.benchmarks.fsmol.assays import WIDTH, Assay, BrokenLinesError
 from longtail.benchmarks.fsmol.morgan import morgan
 
-RULE = 1  # to be raised with any change to what is written
-ARRAYS = {
-    "offsets": np.int64,
-    "molecule": np.int32,
-    "label": np.uint8,
-    "bit_ends": np.int64,
-    "bits": np.uint16,
-    "counts": np.uint8,
-}
+FORM = tables.Form("FS-Mol", rule=2)
 
 
 @dataclass(frozen=True)
@@ -122,64 +105,10 @@ def prepare(assays: Iterable[Assay], progress: bool = True) -> Prepared:
 
 
 def save(prepared: Prepared, folder: Path) -> None:
-    """Write the folder, under its name only once it is whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".preparing-"))
-    try:
-        sums = {}
-        for name, dtype in ARRAYS.items():
-            array = np.ascontiguousarray(getattr(prepared, name), dtype)
-            np.save(work / f"{name}.npy", array)
-            sums[name] = _checksum(array)
-        meta = {"rule": RULE, "names": prepared.names, "folds": prepared.folds, "sha256": sums}
-        (work / "meta.json").write_text(json.dumps(meta), "utf-8")
-        work.chmod(0o755)
-        try:
-            os.replace(work, folder)
-        except OSError:
-            if not (folder / "meta.json").is_file():  # else another process was faster
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    """Write the tables to a folder."""
+    tables.save(FORM, folder, vars(prepared))
 
 
 def load(folder: str | Path) -> Prepared:
-    """Read a folder that `save` wrote, and check every array against its checksum."""
-    folder = Path(folder).expanduser()
-    meta = _meta(folder)
-    arrays: dict[str, Any] = {}
-    for name, dtype in ARRAYS.items():
-        path = folder / f"{name}.npy"
-        try:
-            array = np.load(path, allow_pickle=False)
-        except Exception as error:  # NumPy lets Python's tokeniser read a header
-            raise ValueError(f"{path} cannot be read: {error}") from None
-        if array.dtype != dtype or _checksum(array) != meta["sha256"].get(name):
-            raise ValueError(f"{path} is damaged: delete {folder} and prepare it again")
-        arrays[name] = array
-    if not len(meta["names"]) == len(meta["folds"]) == len(arrays["offsets"]) - 1:
-        raise ValueError(f"{folder / 'meta.json'} is damaged: it names other assays than there are")
-    return Prepared(meta["names"], meta["folds"], **arrays)
-
-
-def _meta(folder: Path) -> dict[str, Any]:
-    path = folder / "meta.json"
-    try:
-        meta = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{folder} is not a prepared FS-Mol: {error}") from None
-    if not isinstance(meta, dict) or not {"rule", "names", "folds", "sha256"} <= meta.keys():
-        raise ValueError(f"{path} is damaged: fields are missing")
-    lists, sums = (meta["names"], meta["folds"]), meta["sha256"]
-    if not isinstance(sums, dict) or not all(isinstance(found, list) for found in lists):
-        raise ValueError(f"{path} is damaged: its names, folds or checksums are none")
-    if meta["rule"] != RULE:
-        raise ValueError(
-            f"{folder} was prepared by rule {meta['rule']}, this version has rule {RULE}: "
-            "prepare it again"
-        )
-    return meta
-
-
-def _checksum(array: np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+    """Read a folder that `save` wrote."""
+    return Prepared(**tables.load(FORM, Path(folder).expanduser()))
