@@ -42,13 +42,9 @@ class Settings:
     tasks: int = option(0, "only so many assays, the first of the order; 0: all")
     cap: int = option(0, "training molecules of an assay at most; 0: all of them")
     test_share: float = option(0.2, "of the actives and of the inactives of each assay")
-    order: Literal["sampled", "largest"] = option(
-        "sampled", "drawn with a chance proportional to size, or largest first"
-    )
     seed: int = option(0, "seed of the split and of the order of the assays")
     fingerprint: Literal["binary", "count"] = option("binary", "2,048 bits, or counts")
     hidden: tuple[int, ...] = option((256, 128), "widths of the trunk's layers")
-    heads: Literal["own", "one"] = option("own", "a head for each assay, or one for all of them")
     source: str = option("", "FS-Mol, folder or archive; empty: where `longtail data` puts it")
     prepared: str = option("", "prepared folder, in place of source")
     miniature: bool = option(False, "the built-in molecules: needs no files")
@@ -79,17 +75,15 @@ def build(settings: Settings, seed: int) -> Benchmark:
         tasks=settings.tasks,
         cap=settings.cap,
         test_share=settings.test_share,
-        largest_first=settings.order == "largest",
         counts=settings.fingerprint == "count",
     )
     count = len(sequence)
 
     def make_model(seed: int) -> MoleculeNet:
-        return MoleculeNet(count, settings.hidden, settings.heads)
+        return MoleculeNet(count, settings.hidden)
 
     def make_joint_model(seed: int) -> MoleculeNet:
-        heads = "joint" if settings.heads == "own" else settings.heads
-        return MoleculeNet(count, settings.hidden, heads)
+        return MoleculeNet(count, settings.hidden, joint=True)
 
     return Benchmark(sequence, make_model, Evaluation(), make_joint_model)
 

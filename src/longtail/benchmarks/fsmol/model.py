@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from longtail.replicas.linear import is_special, joined
 from longtail.replicas.linear import linear as stacked_linear
 from longtail.tasks.task_models import TaskModel
 
-Heads = Literal["own", "joint", "one"]
 Inputs = tuple[Tensor, Tensor]  # fingerprints uint8 [..., B, W], tasks [..., B]
 
 
@@ -132,32 +131,30 @@ class MoleculeNet(TaskModel):
     Args:
         tasks: how many heads there are.
         hidden: widths of the trunk's layers.
-        heads: "own" learns the head of one task at a time; "joint" all at once, for multi-task
-            training; "one" has a single head for all assays.
+        joint: learn all heads at once, for multi-task training; else that of one task at a time.
     """
 
     heads: Tensor
     current: Tensor
 
-    def __init__(self, tasks: int, hidden: Sequence[int], heads: Heads = "own") -> None:
+    def __init__(self, tasks: int, hidden: Sequence[int], joint: bool = False) -> None:
         super().__init__()
-        self.kind = heads
+        self.joint = joint
         self.trunk = Trunk(hidden)
         table = torch.zeros(tasks, hidden[-1] + 1)
-        if heads == "joint":
+        if joint:
             self.head = nn.Parameter(table)
             return
         self.head = nn.Parameter(table[0].clone())
-        if heads == "own":
-            self.register_buffer("heads", table)
-            self.register_buffer("current", torch.tensor(0))
+        self.register_buffer("heads", table)
+        self.register_buffer("current", torch.tensor(0))
 
     def task_parameters(self) -> list[nn.Parameter]:
-        return [self.head] if self.kind == "own" else []
+        return [] if self.joint else [self.head]
 
     @torch.no_grad()
     def begin_task(self, task: int) -> None:
-        if self.kind != "own":
+        if self.joint:
             return
         self._write_back()
         self.head.copy_(self.heads[..., task, :])
@@ -175,11 +172,12 @@ class MoleculeNet(TaskModel):
     def answer(self, h: Tensor, task: Tensor) -> Tensor:
         """Logits [B] of hidden states [B, H]."""
         h = rms_norm(h, h.shape[-1:])
-        if self.kind == "one" or (self.kind == "own" and _all_are(task, self.current)):
+        if self.joint:
+            row = embedding(task, self.head)
+        elif _all_are(task, self.current):
             return linear(h, self.head[None, :-1], self.head[-1:]).squeeze(-1)
-        table = self.head if self.kind == "joint" else self.heads
-        row = embedding(task, table)
-        if self.kind == "own":
+        else:
+            row = embedding(task, self.heads)
             row = torch.where((task == self.current)[..., None], self.head, row)
         return (h * row[..., :-1]).sum(-1) + row[..., -1]
 
@@ -197,13 +195,13 @@ def _stacked_answer(members: Sequence[MoleculeNet], h: Tensor, task: Tensor) -> 
     For all policies at once: one by one, what a GPU has to launch for them is most of a step.
     """
     h = rms_norm(h, h.shape[-1:])
-    kind, current = members[0].kind, None
     head = joined([member.head for member in members])  # [P, S, H + 1], or all heads of each
-    if kind == "own":
+    table, current = head, None
+    if not members[0].joint:
         current = members[0].current[..., None]  # of all policies
-    if kind == "one" or (current is not None and _all_are(task, current)):
-        return (h @ head[..., :-1, None]).squeeze(-1) + head[..., -1:]
-    table = head if kind == "joint" else joined([member.heads for member in members])
+        if _all_are(task, current):
+            return (h @ head[..., :-1, None]).squeeze(-1) + head[..., -1:]
+        table = joined([member.heads for member in members])
     first = torch.arange(table[..., 0, 0].numel(), device=task.device) * table.shape[2]
     row = embedding(task + first.view(*table.shape[:2], 1), table.flatten(0, 2))
     if current is not None:

@@ -16,7 +16,6 @@ from longtail.tasks import (
     Score,
     Segments,
     TableSequence,
-    order_by_size,
     order_sampled,
 )
 from longtail.tasks.examples import Device, Index
@@ -83,10 +82,12 @@ def assay_tasks(
     tasks: int = 0,
     cap: int = 0,
     test_share: float = 0.2,
-    largest_first: bool = False,
     counts: bool = False,
 ) -> TableSequence:
     """Split every assay, put them in order, cut to size where that is asked for.
+
+    The next assay is drawn with a chance proportional to its size, so that large ones tend to come
+    early.
 
     Args:
         prepared: the data.
@@ -94,12 +95,10 @@ def assay_tasks(
         tasks: only so many tasks, the first in the order; 0 for all.
         cap: at most so many training molecules a task; 0 for all.
         test_share: of the active and of the inactive molecules of each assay.
-        largest_first: from the largest assay to the smallest; else drawn one after the other with
-            a chance proportional to size, so that large ones tend to come early.
         counts: fingerprints of counts in place of bits.
     """
     sizes = prepared.sizes
-    order = order_by_size(sizes) if largest_first else order_sampled(sizes, seed)
+    order = order_sampled(sizes, seed)
     chance = uniform(len(prepared.label), seed, "split").numpy()
     is_test = split(prepared, chance, test_share)
     assay = np.repeat(np.arange(len(sizes)), sizes)
