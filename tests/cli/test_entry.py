@@ -155,10 +155,7 @@ def test_config_of_a_run_repeats_it(capsys):
             ["report", ".", "--no-pag"],
             "longtail report: unknown flag --no-pag, did you mean --no-p",
         ),
-        (
-            ["wsd", "predict", "a", "b", "c", "--topp=3"],
-            "longtail wsd predict: unknown flag --topp",
-        ),
+        (["wsd", "prepare", "a", "--semcorr=b"], "longtail wsd prepare: unknown flag --semcorr"),
         (
             ["run", "toy", "--buffer", "3"],
             "unknown flag --buffer: it is a setting of reservoir, derpp, agem and ",
@@ -195,7 +192,6 @@ def test_config_of_a_run_repeats_it(capsys):
         (["list", "toy", "--tasks", "--method", "nope"], "--method nope goes without --tasks"),
         (["list", "toy", "--method", "nope"], "unknown method 'nope'"),
         (["data", "wsd", "--strict"], "--strict goes with vqa alone: it says nothing to wsd"),
-        (["data", "toy", "--wordnet", "nltk"], "--wordnet goes with wsd alone"),
         (["data", "tooy"], "did you mean 'toy'?"),
         (["data"], "the following arguments are required: BENCHMARK"),
         (["study", "absent.toml"], "absent.toml"),

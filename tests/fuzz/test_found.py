@@ -22,9 +22,6 @@ from longtail.benchmarks.nlp5.readers import wikisql
 from longtail.benchmarks.vqa.gqa.feature_forms import read_tsv
 from longtail.benchmarks.vqa.gqa.members import members
 from longtail.benchmarks.vqa.problems import Problems
-from longtail.benchmarks.wsd import prepared as wsd_prepared
-from longtail.benchmarks.wsd.miniature import miniature as few_words
-from longtail.benchmarks.wsd.tokens import HashingTokenizer
 from longtail.memory.file import load_memory, remembered, save_memory
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
@@ -88,26 +85,6 @@ def test_a_damaged_pickle_takes_no_memory(tmp_path: Path):
     with open(path, "rb") as file, pytest.raises(ValueError, match="it numbers"):
         image_files._batch(file, str(path))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
-
-
-@pytest.mark.parametrize("digits", [10, 400, 5000])
-def test_a_sense_with_a_number_of_too_many_digits_is_named(tmp_path: Path, digits: int):
-    wsd_prepared.save(few_words(), tmp_path / "a", HashingTokenizer())
-    path = tmp_path / "a" / "senses.tsv"
-    key, _, rest = path.read_text().split("\t", 2)
-    path.write_text("\t".join((key, "9" * digits, rest)))
-    with pytest.raises(ValueError, match=r"senses\.tsv is damaged: prepare"):
-        wsd_prepared.load(tmp_path / "a")
-
-
-def test_infinitely_many_words_are_refused(tmp_path: Path):
-    wsd_prepared.save(few_words(), tmp_path / "a", HashingTokenizer())
-    path = tmp_path / "a" / "meta.json"
-    meta = json.loads(path.read_text())
-    meta["facts"]["tasks"] = float("inf")
-    path.write_text(json.dumps(meta))
-    with pytest.raises(ValueError, match=r"meta\.json is damaged"):
-        wsd_prepared.load(tmp_path / "a")
 
 
 def test_checksums_of_a_name_that_no_file_can_have_are_a_problem_of_one_run(tmp_path: Path):

@@ -10,7 +10,6 @@ from longtail.benchmarks import wsd
 from longtail.benchmarks.wsd.miniature import miniature
 from longtail.benchmarks.wsd.pairs import PairTable
 from longtail.benchmarks.wsd.prepared import save
-from longtail.benchmarks.wsd.tokens import HashingTokenizer
 from longtail.methods import EWC
 from longtail.methods.fisher import Fisher
 from longtail.models.encoder.auto import AutoEncoder
@@ -112,7 +111,7 @@ def test_an_encoder_of_transformers_trains_in_captured_steps(method: str, tmp_pa
         max_position_embeddings=96, pad_token_id=prepared.template.pad,
     )  # fmt: skip
     transformers.DistilBertModel(config).save_pretrained(tmp_path / "encoder")
-    save(prepared, tmp_path / "tables", HashingTokenizer())
+    save(prepared, tmp_path / "tables")
     flags = {
         "data.prepared": str(tmp_path / "tables"), "data.backbone": str(tmp_path / "encoder"),
         "data.tasks": 6, "train.lr": 1e-3, "method": method,

@@ -44,7 +44,6 @@ from longtail.benchmarks.wsd import prepared as wsd_prepared
 from longtail.benchmarks.wsd import wordnet
 from longtail.benchmarks.wsd.miniature import miniature as few_words
 from longtail.benchmarks.wsd.semcor import read_semcor
-from longtail.benchmarks.wsd.tokens import HashingTokenizer
 from longtail.memory.file import load_memory, save_memory
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
@@ -392,7 +391,7 @@ def _prepared(work: Path) -> list[Attack]:
     random_content(tasks=3, questions=20, images=4, width=4).save(cache)
 
     tables = _folder(work, "wsd prepared") / "tables"
-    wsd_prepared.save(few_words(), tables, HashingTokenizer())
+    wsd_prepared.save(few_words(), tables)
     return [
         _file_of("vqa prepared", cache, lambda: PreparedVQA.load(cache), share=8),
         _file_of("wsd prepared", tables, lambda: wsd_prepared.load(tables), share=4),

@@ -56,5 +56,5 @@ def backbone(folder: Path, *, vocab: int = 4000, positions: int = 96, **shift: i
 def tables(folder: Path, source: Path) -> Prepared:
     """The miniature's sentences in the tokens of a backbone, in a folder."""
     tokenizer = load_tokenizer(str(source))
-    save(prepare(sentences(), tokenizer), folder, tokenizer)
+    save(prepare(sentences(), tokenizer), folder)
     return load(folder)

@@ -133,12 +133,3 @@ def test_equal_scores_share_their_rank_in_whatever_order_they_stand(order: int):
     assert found["verdict"] == "holds"
     alone = [{key: value for key, value in row.items() if key != "RP_by_seed"} for row in rows]
     assert checks.run(["order_of_methods"], alone)[0]["verdict"] == "undecided"
-
-
-def test_a_run_folder_that_names_another_module_as_its_benchmark_is_not_executed(folder, capsys):
-    run = Path("a_run")
-    run.mkdir()
-    (run / "config.toml").write_text('benchmark = "runs.evil"\nmethod = "runs.evil:claims"\n')
-    (run / "model.safetensors").write_bytes(b"")
-    assert main(["wsd", str(run), "--word", "bank", "the bank"]) == 2
-    assert not Path("executed").exists()

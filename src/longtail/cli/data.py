@@ -24,14 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="only check the files (in DIR, or in --dir), fetch nothing",
     )
-    parser.add_argument("--wordnet", help="wsd: nltk, wn or a folder, in place of the one fetched")
     parser.add_argument("--strict", action="store_true", help="vqa: refuse what is only counted")
     parser.add_argument("--quiet", action="store_true", help="print only warnings and errors")
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout")
 
 
 # Flags of one benchmark alone. What a user's own does with them is not known here.
-OWNERS = {"wordnet": "wsd", "strict": "vqa"}
+OWNERS = {"strict": "vqa"}
 
 
 def main(args: argparse.Namespace) -> int:

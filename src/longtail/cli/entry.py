@@ -29,10 +29,10 @@ COMMANDS = {
     "check": ("longtail.cli.check", "whether finished runs are as they were written"),
     "data": ("longtail.cli.data", "fetch or check a benchmark's files"),
     "list": ("longtail.cli.list", "benchmarks, methods, policies, studies"),
-    "wsd": ("longtail.cli.wsd", "rank a word's senses in a sentence with a trained run"),
+    "wsd": ("longtail.cli.wsd", "prepare WSD-CL for a machine without its files"),
 }
 UNICODE = ("utf-8", "utf8", "utf-16", "utf-32")
-COMPUTING = ("run", "study", "wsd")
+COMPUTING = ("run", "study")
 EXAMPLES = """examples:
   longtail list                               what there is
   longtail run toy --method ewc               one run; calling it again resumes it

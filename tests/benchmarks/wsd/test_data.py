@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.wordnet_files import install_nltk
-from helpers.wsd_files import FACTS, TAG_FILE, TAGS, write_files
+from helpers.wsd_files import TAG_FILE, TAGS, write_files
 
 from longtail.benchmarks.wsd import data as wsd_data
-from longtail.benchmarks.wsd import predict as wsd_predict
 from longtail.benchmarks.wsd.corpus import PAPER_FACTS
-from longtail.benchmarks.wsd.miniature import miniature
 from longtail.cli import main
 
 
@@ -35,32 +32,14 @@ def test_check_prints_the_facts_and_fails_where_they_differ(
     assert "pairs is 10, expected 11" in capsys.readouterr().err
 
 
-def test_check_names_the_tag_files_that_are_missing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_counts_the_tag_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / TAG_FILE).write_text(TAGS.replace("wnsn=4 lex", "wnsn=0 lex"))
     assert main(["data", "wsd", "--check", str(folder), "--json"]) == 2
     told = capsys.readouterr()
     found = json.loads(told.out)
     assert found["differ"] == ["targets", "pairs"]
-    assert len(found["missing"]) == 351
-    assert "targets is 3, expected 4; brown1/tagfiles/br-a02 and 101 more missing" in told.err
+    assert "targets is 3, expected 4; it has 1 of SemCor's 352 tag files" in told.err
     assert told.err.count("\n") == 1
-
-
-def test_check_counts_with_a_packages_wordnet(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "wordnet").rename(folder.parent / f"{folder.name}-elsewhere")
-    install_nltk(monkeypatch, folder.parent / f"{folder.name}-elsewhere")
-    check = ["data", "wsd", "--check", str(folder), "--json"]
-    assert main(check) == 2
-    assert "has no WordNet 3.0" in capsys.readouterr().err
-    assert main([*check, "--wordnet", "nltk"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["wordnet"], found["facts"]["pairs"]) == ("nltk", FACTS["pairs"])
-    assert main([*check, "--wordnet", str(folder / "absent")]) == 2
-    assert "No such folder" in capsys.readouterr().err
 
 
 def test_missing_and_foreign_files_are_named(
@@ -76,6 +55,8 @@ def test_missing_and_foreign_files_are_named(
     assert f"{path} is not WordNet 3.0's" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"no SemCor in .*longtail data wsd"):
         wsd_data.locate()
+    with pytest.raises(ValueError, match=r"No such file or folder: .*absent"):
+        wsd_data.locate(str(folder / "semcor3.0"), str(folder / "absent"))
 
 
 def test_what_is_no_archive_or_a_damaged_one_is_named(
@@ -122,14 +103,3 @@ def test_unpacking_that_was_broken_off_is_begun_again(
     assert not any(folder.glob(".unpacking-*"))
     assert wsd_data._unpack(archive, place) == place / "dict"
     assert len([*(place / "dict").iterdir()]) == 5
-
-
-def test_prediction_finds_the_wordnet_that_was_fetched(folder: Path) -> None:
-    known = miniature()
-    with pytest.raises(ValueError, match="longtail data wsd"):
-        wsd_predict._senses(known, "mouse", "")
-    place = folder / "cache" / "wsd" / "dict"
-    place.parent.mkdir(parents=True)
-    (folder / "wordnet").rename(place)
-    keys = [sense.key for sense in wsd_predict._senses(known, "mouse", "")]
-    assert keys == ["1:05:00::", "1:06:00::", "2:38:00::"]

@@ -380,12 +380,7 @@ def test_frozen_embeddings_do_not_train() -> None:
 
 
 @pytest.mark.parametrize("method", ["finetune", "reservoir", "ewc", "multitask"])
-def test_a_run_of_the_miniature_writes_its_scores_and_ranks_senses(
-    method: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_of_the_miniature_writes_its_scores(method: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     small = ["--tasks", "5", "--cap", "4", "--epochs", "2", "--lr", "1e-3", "--validation", "0.3"]
     command = ["run", "wsd", "--miniature", "--method", method, *small, "--out", out, "--quiet"]
@@ -395,26 +390,3 @@ def test_a_run_of_the_miniature_writes_its_scores_and_ranks_senses(
     assert set(found["baselines"]) == {"chance", "most_frequent_sense", "wordnet_first_sense"}
     assert found["polysemous"]["RP"] <= found["RP"]
     assert found["late"]["points"] >= 1
-    if method == "finetune":
-        monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))  # which has no WordNet
-        capsys.readouterr()
-        sentence = "They tell me that he wants it."
-        assert main(["wsd", "predict", out, sentence, "tell", "--json"]) == 0
-        ranked = json.loads(capsys.readouterr().out)
-        assert len(ranked) == 9
-        assert [s["score"] for s in ranked] == sorted((s["score"] for s in ranked), reverse=True)
-        assert main(["wsd", "predict", out, "They mouse around.", "mouse"]) == 2
-        assert "not one of the run's 52 words" in capsys.readouterr().err
-        assert main(["wsd", "predict", out, "No such word.", "tell"]) == 2
-        assert "does not stand in the sentence" in capsys.readouterr().err
-        for flags in (["--device", "nowhere"], ["--top", "0"], ["--wordnet", str(tmp_path)]):
-            word = "mouse" if "--wordnet" in flags else "tell"
-            assert main(["wsd", "predict", out, f"They {word} me.", word, *flags]) == 2
-        config = tmp_path / "run" / "config.toml"
-        config.write_text(config.read_text().replace("longest = 96", "longest = 64"))
-        capsys.readouterr()
-        assert main(["wsd", "predict", out, sentence, "tell"]) == 2
-        assert "not of the model its config.toml says" in capsys.readouterr().err
-        (tmp_path / "run" / "model.safetensors").write_bytes(b"cut off")
-        assert main(["wsd", "predict", out, sentence, "tell"]) == 2
-        assert "model.safetensors is damaged" in capsys.readouterr().err

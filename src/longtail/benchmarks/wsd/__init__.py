@@ -12,15 +12,13 @@ sets the classifier's first weights, the order of batches and the validation sha
 semcor, wordnet   the publishers' files, as they are
 data              where these files are, fetching them, checking them (`longtail data wsd`)
 corpus            targets, tasks and candidates: the corpus before any tokeniser
-tokens            tokenisers, and how a pair of sentences is laid out
-prepared          sentences and glosses as token tables, each once, in a folder
-fingerprints      which tables these are, and whether a backbone's tokeniser made them
+tokens            how a pair of sentences is laid out, and a tokeniser that needs nothing
+prepared          sentences and glosses as token tables, each once
 miniature         the built-in sentences
 pairs             pairs put together on the device from these tables
 tasks             split, order and cap: the sequence of tasks
 evaluation        accuracy of targets, from scores of pairs
 baselines         what a run has to beat, and its results by kind of task
-predict           the senses of a word in your own sentence (`longtail wsd predict`)
 ================= ==========================================================================
 """
 
@@ -30,26 +28,29 @@ import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
-from longtail.benchmarks.wsd.corpus import fingerprint, read_corpus
-from longtail.benchmarks.wsd.data import data_command, find, locate
+from longtail.benchmarks import prepared as tables
+from longtail.benchmarks.tokens import digest_of
+from longtail.benchmarks.wsd.corpus import read_corpus
+from longtail.benchmarks.wsd.data import data_command, files_of, find, locate
 from longtail.benchmarks.wsd.evaluation import Evaluation
-from longtail.benchmarks.wsd.fingerprints import check_backbone
 from longtail.benchmarks.wsd.miniature import miniature, tiny_encoder
 from longtail.benchmarks.wsd.model import SentencePairs
 from longtail.benchmarks.wsd.prepared import (
+    FORM,
     Prepared,
-    cache_name,
+    check_backbone,
     find_prepared,
     load,
     prepare,
     save,
 )
 from longtail.benchmarks.wsd.tasks import word_tasks
-from longtail.benchmarks.wsd.tokens import digest_of, load_tokenizer
+from longtail.benchmarks.wsd.tokens import load_tokenizer
 from longtail.models.encoder.auto import can_stack
 from longtail.names import option
 from longtail.support.downloads import cache_folder
@@ -66,7 +67,7 @@ class Settings:
     test_cap: int = option(0, "test targets of a task at most; 0: all of them")
     seed: int = option(0, "seed of the split and of the order of the tasks")
     semcor: str = option("", "SemCor 3.0, folder or archive; empty: where `longtail data` puts it")
-    wordnet: str = option("", "WordNet 3.0's dict folder, `nltk` or `wn`; empty: as for semcor")
+    wordnet: str = option("", "WordNet 3.0's dict folder; empty: as for semcor")
     prepared: str = option("", "folder of prepared token tables, in place of semcor and wordnet")
     backbone: str = option("bert-base-uncased", "encoder: folder, or Hugging Face name")
     longest: int = option(96, "tokens of a pair; longer sentences are cut around their target")
@@ -156,17 +157,20 @@ def prepared_of(settings: Settings) -> Prepared:
 @functools.lru_cache(maxsize=1)
 def _from_corpus(semcor: str, wordnet: str, backbone: str) -> Prepared:
     cache = cache_folder("wsd")
-    if not semcor and not wordnet and None in find(cache) and any(cache.glob("prepared-*")):
+    if not semcor and not wordnet and None in find(cache) and tables.find(FORM, cache):
         # a machine that was given the tables and not the corpus
-        made = find_prepared(cache, digest_of(backbone) or load_tokenizer(backbone).digest)
+        made = find_prepared(
+            cache, digest_of(Path(backbone).expanduser()) or load_tokenizer(backbone).digest
+        )
         if made is not None:
-            return load(made)
+            return made
     places = locate(semcor, wordnet)
     tokenizer = load_tokenizer(backbone)
-    folder = cache / f"prepared-{cache_name(fingerprint(*places), tokenizer)}"
-    if not (folder / "meta.json").is_file():
+    key = tables.key(FORM, tables.fingerprint(files_of(*places)), tokenizer.digest)
+    folder = cache / f"prepared-{key}"
+    if not tables.complete(folder):
         print(f"longtail: preparing {places[0]} for {backbone}, once", file=sys.stderr)
-        save(prepare(read_corpus(*places), tokenizer), folder, tokenizer)
+        save(prepare(read_corpus(*places), tokenizer), folder)
     return load(folder)
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from longtail.benchmarks.wsd.fingerprints import tables_digest
 from longtail.benchmarks.wsd.tasks import WordTasks
 from longtail.metrics import ScoreMatrix, curve, size_groups, summary
 
@@ -40,8 +39,7 @@ def describe(matrix: ScoreMatrix, words: WordTasks) -> dict[str, Any]:
             "points": int(late.sum()),
         }
     found["baselines"] = baselines(words)
-    tables = tables_digest(words.prepared)  # by which `longtail wsd predict` finds them again
-    return found | {"targets_cut": words.pairs.targets.cut, "tables": tables}
+    return found | {"targets_cut": words.pairs.targets.cut}
 
 
 def _by_size(matrix: ScoreMatrix, words: WordTasks, many: np.ndarray) -> dict[str, Any]:

@@ -9,7 +9,6 @@ with one sentence pair per candidate
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from dataclasses import dataclass
@@ -18,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from longtail.benchmarks.wsd.semcor import missing_files, read_semcor
-from longtail.benchmarks.wsd.wordnet import FILES, Sense, WordNet, dict_folder, read_wordnet
-from longtail.benchmarks.wsd.wordnet_packages import digest_of_package, is_package, read_package
+from longtail.benchmarks.wsd.semcor import TAG_FILES, read_semcor
+from longtail.benchmarks.wsd.wordnet import Sense, read_wordnet
 
 TRAIN_SHARE = 0.9
 PAPER_FACTS: dict[str, Any] = {
@@ -47,7 +45,7 @@ class TaggedCorpus:
         sentences: each a list of words.
         task, sentence, position: of each target; the position counts words.
         gold: the numbers, among its task's candidates, of each target's senses.
-        files: SemCor's tag files it was read from.
+        files: how many of SemCor's tag files it was read from.
     """
 
     lemmas: list[str]
@@ -57,7 +55,7 @@ class TaggedCorpus:
     sentence: np.ndarray
     position: np.ndarray
     gold: list[tuple[int, ...]]
-    files: tuple[str, ...] = ()
+    files: int = 0
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -69,12 +67,12 @@ def read_corpus(semcor: str | Path, wordnet: str | Path, *, warn: bool = True) -
 
     Args:
         semcor: SemCor 3.0's folder or archive.
-        wordnet: WordNet 3.0's dict folder, or `nltk` or `wn` for the one of that package.
+        wordnet: WordNet 3.0's dict folder.
         warn: say on stderr where this is not the paper's data set.
     """
     found = read_semcor(semcor)
     words = {target.lemma for target in found.targets}
-    lexicon = read_senses(wordnet, words)
+    lexicon = read_wordnet(wordnet, words=words)
     lemmas = sorted(words)
     number = {lemma: i for i, lemma in enumerate(lemmas)}
     targets = sorted(found.targets, key=lambda target: number[target.lemma])
@@ -111,12 +109,8 @@ def departure(corpus: TaggedCorpus) -> str:
         f"{name.replace('_', ' ')} is {found[name]}, expected {PAPER_FACTS[name]}"
         for name in differing(found)[:1]
     ]
-    missing = missing_files(corpus.files) if said else []
-    for part in dict.fromkeys(name.partition("/")[0] for name in missing):
-        names = [name for name in missing if name.startswith(f"{part}/")]
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        whole = not any(name.startswith(f"{part}/") for name in corpus.files)
-        said.append(f"all of {part} is missing" if whole else f"{names[0]}{more} missing")
+    if said and corpus.files != TAG_FILES:
+        said.append(f"it has {corpus.files} of SemCor's {TAG_FILES} tag files")
     return "; ".join(said)
 
 
@@ -126,39 +120,7 @@ def differing(found: dict[str, Any]) -> list[str]:
     def agrees(value: Any, wanted: Any) -> bool:
         return round(value, 2) == wanted if isinstance(wanted, float) else value == wanted
 
-    return [
-        n for n, wanted in PAPER_FACTS.items() if n not in found or not agrees(found[n], wanted)
-    ]
-
-
-def read_senses(wordnet: str | Path, words: set[str]) -> WordNet:
-    """The senses of `words`, from WordNet's folder or a package's (`nltk`, `wn`)."""
-    if is_package(wordnet):
-        return read_package(str(wordnet), words)
-    return read_wordnet(wordnet, words=words)
-
-
-def fingerprint(semcor: str | Path, wordnet: str | Path) -> str:
-    """A checksum of all files that `read_corpus` would read."""
-    if not Path(semcor).exists():
-        raise ValueError(f"No such file or folder: {semcor}")
-    total = hashlib.sha256()
-    paths = _semcor_files(Path(semcor))
-    if not is_package(wordnet):
-        folder = dict_folder(Path(wordnet))
-        paths += [folder / name for name in FILES]
-    for path in paths:
-        total.update(path.name.encode() + b"\0")
-        total.update(hashlib.sha256(path.read_bytes()).digest())
-    if is_package(wordnet):
-        total.update(digest_of_package(str(wordnet)).encode())
-    return total.hexdigest()
-
-
-def _semcor_files(source: Path) -> list[Path]:
-    if source.is_file():
-        return [source]
-    return sorted(p for p in source.rglob("tagfiles/*") if p.is_file())
+    return [name for name, wanted in PAPER_FACTS.items() if not agrees(found[name], wanted)]
 
 
 def definition(sense: Sense) -> str:

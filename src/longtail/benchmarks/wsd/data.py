@@ -1,8 +1,8 @@
 """SemCor 3.0 and WordNet 3.0: where they are, how they are fetched, whether they are what they say.
 
 What was fetched is checked: both archives against their checksums, `index.sense` and `data.*` of
-WordNet file by file. Like files put there by hand and a WordNet that comes with a package, it is
-checked by the facts the paper states of the data set made from both.
+WordNet file by file. Like files put there by hand, it is checked by the facts the paper states of
+the data set made from both.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from longtail.benchmarks.wsd.corpus import (
     differing,
     read_corpus,
 )
-from longtail.benchmarks.wsd.semcor import missing_files, open_tar
+from longtail.benchmarks.wsd.semcor import open_tar
 from longtail.benchmarks.wsd.wordnet import FILES, dict_folder
-from longtail.benchmarks.wsd.wordnet_packages import is_package
 from longtail.support.downloads import DownloadError, Meter, Remote, cache_folder, digest, fetch
 
 SEMCOR = Remote(
@@ -56,18 +55,32 @@ HINT = (
 )
 
 
-def locate(semcor: str = "", wordnet: str = "") -> tuple[Path, str]:
+def locate(semcor: str = "", wordnet: str = "") -> tuple[Path, Path]:
     """Both sources: as given, or where `longtail data wsd` puts them."""
     folder = cache_folder("wsd")
-    found = find(folder) if not (semcor and wordnet) else (None, None)
-    first, second = Path(semcor).expanduser() if semcor else found[0], wordnet or found[1]
-    for what, place in (("SemCor", first), ("WordNet", second)):
+    places = []
+    for what, given, fetched in zip(
+        ("SemCor", "WordNet"), (semcor, wordnet), find(folder), strict=True
+    ):
+        place = Path(given).expanduser() if given else fetched
         if place is None:
             raise ValueError(
                 f"no {what} in {folder}: `longtail data wsd` fetches it; or give --semcor and "
                 "--wordnet, --prepared, or --miniature"
             )
-    return first, str(Path(str(second)).expanduser())  # pyright: ignore
+        if not place.exists():
+            raise ValueError(f"No such file or folder: {place}")
+        places.append(place)
+    return places[0], places[1]
+
+
+def files_of(semcor: Path, wordnet: Path) -> list[Path]:
+    """The files of both that are read."""
+    tag_files = [semcor]
+    if semcor.is_dir():
+        tag_files = sorted(path for path in semcor.rglob("tagfiles/*") if path.is_file())
+    folder = dict_folder(wordnet)
+    return [*tag_files, *(folder / name for name in FILES)]
 
 
 def find(folder: Path) -> tuple[Path | None, Path | None]:
@@ -98,8 +111,6 @@ def data_command(args: argparse.Namespace) -> int:
     """`longtail data wsd`: fetch what is missing, then count what the paper counts."""
     folder = Path(args.dir).expanduser() if args.dir else cache_folder("wsd")
     semcor, wordnet = find(folder)
-    if args.wordnet:
-        wordnet = Path(args.wordnet).expanduser()
     if not args.check:
         progress = None if args.quiet or args.json else Meter()
         if semcor is None:
@@ -111,14 +122,13 @@ def data_command(args: argparse.Namespace) -> int:
             raise ValueError(f"{folder} has no {what} 3.0: {HINT}")
     assert semcor is not None
     assert wordnet is not None
-    if not is_package(wordnet):
-        _verify_wordnet(dict_folder(wordnet))
+    _verify_wordnet(dict_folder(wordnet))
     corpus = read_corpus(semcor, wordnet, warn=False)
     found = corpus.facts
     if args.json:
         content = {"benchmark": "wsd", "semcor": str(semcor), "wordnet": str(wordnet)}
         content |= {"facts": found, "expected": PAPER_FACTS, "differ": differing(found)}
-        print(json.dumps({**content, "missing": missing_files(corpus.files)}))
+        print(json.dumps(content))
     elif not args.quiet:
         _print(semcor, wordnet, found)
     if said := departure(corpus):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -175,9 +174,6 @@ def _sources(column: Tensor, rows: Tensor, between: int) -> Tensor:
 
     ``between`` is how many tokens the middle has.
     """
-    if rows.is_cuda and not torch.cuda.is_current_stream_capturing():
-        # one launch in place of twenty; within a graph launches cost nothing
-        return _sources_cuda()(column, *rows[..., None].unbind(-2), between=between)
     at = Layout(*rows[..., None].unbind(-2))
     marks = at.start + 1, at.stop + 2  # their columns
     # within the sentence each mark shifts what follows it by one place
@@ -189,26 +185,6 @@ def _sources(column: Tensor, rows: Tensor, between: int) -> Tensor:
     source = torch.where(column == at.length - 1, MIDDLE + between, source)
     source = torch.where(column >= at.length, PAD, source)
     return torch.where(column == 0, FIRST, source)
-
-
-# The same as one kernel, with PAD, MARK, FIRST and MIDDLE as numbers and Layout's columns in order.
-_SOURCES_CUDA = """
-template <typename T> T source(T c, T window, T start, T stop, T second, T gloss, T length,
-                               T between) {
-    if (c == 0) return 2;
-    if (c >= length) return 0;
-    if (c == length - 1) return between + 3;
-    if (c >= second) return gloss + c - second;
-    if (c >= second - between) return c - second + between + 3;
-    if (c == start + 1 || c == stop + 2) return 1;
-    return window + c - 1 - (c > start + 1) - (c > stop + 2);
-}
-"""
-
-
-@functools.cache
-def _sources_cuda() -> Callable[..., Tensor]:
-    return torch.cuda.jiterator._create_jit_fn(_SOURCES_CUDA, between=0)
 
 
 def _lay_out(prepared: Prepared, longest: int, sentence_start: int) -> tuple[np.ndarray, Targets]:

@@ -17,26 +17,12 @@ import lzma
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# Which samples of the Brown corpus each part has: a11-15 is br-a11 to br-a15.
-_PARTS = {
-    "brown1": (
-        "a01-02 a11-15 b13 b20 c01-02 c04 d01-04 e01-02 e04 e21 e24 e29 f03 f10 f19 f43 g01 g11 "
-        "g15 h01 j01-20 j22-23 j37 j52-60 j70 k01-29 l11-12 m01-02 n05 p01 r05-09"
-    ),
-    "brown2": (
-        "e22-23 e25-28 e30-31 f08 f13-18 f20-25 f33 f44 g12 g14 g16-23 g28 g31 g39 g43-44 h09 "
-        "h11-18 h21 h24 j29-35 j38 j41-42 l08-10 l13-18 n09-12 n14-17 n20 p07 p09-10 p12 p24 r04"
-    ),
-    "brownv": (
-        "a03-10 a16-44 b01-12 b14-19 b21-27 c03 c05-17 d05-17 e03 e05-20 f01-02 f04-07 f09 f11-12 "
-        "g02-10 g13 h02-08 h10 j21 j24-28 l01-07 m03-06 n01-04 n06-08 p02-06 p08 r01-03"
-    ),
-}
+TAG_FILES = 352  # of SemCor 3.0
 _ELEMENT = re.compile(r"<(wf|punc)([^>]*)>(.*)</\1>$")
 _STRUCTURE = re.compile(r"</?(contextfile|context|p|s)\b[^>]*>$")
 
@@ -54,11 +40,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentences as lists of words (parts of a multi-word expression joined by a space)."""
+    """Sentences as lists of words (parts of a multi-word expression joined by a space).
+
+    Attributes:
+        files: how many they were read from.
+    """
 
     sentences: list[list[str]]
     targets: list[Target]
-    files: tuple[str, ...]
+    files: int
 
 
 def read_semcor(source: str | Path) -> Corpus:
@@ -70,27 +60,15 @@ def read_semcor(source: str | Path) -> Corpus:
     source = Path(source)
     sentences: list[list[str]] = []
     targets: list[Target] = []
-    files: list[str] = []
+    files = 0
     for name, text in _tag_files(source):
-        files.append(name)
+        files += 1
         _read_file(name, text, sentences, targets)
     if not files:
         raise ValueError(f"{source} has no SemCor tag files (brown1/tagfiles/br-...)")
     if not targets:
-        raise ValueError(f"{source} has {len(files)} tag files but no sense-tagged word")
-    return Corpus(sentences, targets, tuple(files))
-
-
-def missing_files(files: Iterable[str]) -> list[str]:
-    """The tag files of SemCor 3.0 that are not among `files`, in order."""
-    return sorted(set(_files_of_3_0()) - set(files))
-
-
-def _files_of_3_0() -> Iterator[str]:
-    for part, samples in _PARTS.items():
-        for letter, first, last in re.findall(r"([a-r])(\d\d)(?:-(\d\d))?", samples):
-            for number in range(int(first), int(last or first) + 1):
-                yield f"{part}/tagfiles/br-{letter}{number:02d}"
+        raise ValueError(f"{source} has {files} tag files but no sense-tagged word")
+    return Corpus(sentences, targets, files)
 
 
 def _read_file(name: str, text: str, sentences: list[list[str]], targets: list[Target]) -> None:

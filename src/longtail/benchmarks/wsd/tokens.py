@@ -1,4 +1,4 @@
-"""Tokenisers for sentence pairs: the backbone's own, or a built-in one that needs nothing.
+"""How a pair of sentences is laid out in tokens, and a built-in tokeniser that needs nothing.
 
 A pair is laid out as the backbone saw pairs when it was pretrained. BERT's is
 
@@ -10,14 +10,13 @@ side of the target, as in GlossBERT, so no token has to be learned from nothing.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-from longtail.models.encoder.weights import locate
+from longtail.benchmarks import tokens
+from longtail.benchmarks.tokens import PretrainedTokenizer
 
 Encoded = tuple[list[int], list[tuple[int, int]]]
 """Token ids of a text, and where in the text each begins and ends."""
@@ -34,15 +33,8 @@ class Template:
     mark: int
     vocab: int
 
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "middle": list(self.middle)}
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Template:
-        return cls(**{**values, "middle": tuple(values["middle"])})
-
-
-class Tokenizer(Protocol):
+class PairTokenizer(Protocol):
     template: Template
     digest: str  # the same for tokenisers that give the same tokens
 
@@ -70,23 +62,15 @@ class HashingTokenizer:
 
 
 class BackboneTokenizer:
-    """The tokeniser of a pretrained encoder, from its `tokenizer.json`."""
+    """The tokeniser of a pretrained encoder.
 
-    def __init__(self, content: str, name: str) -> None:
-        try:
-            from tokenizers import Tokenizer as Fast
-        except ImportError:
-            raise ValueError(
-                f"tokenising for {name} needs the package tokenizers: pip install 'longtail[hf]'"
-            ) from None
-        self.content = content
-        self.digest = _digest(content)
-        try:
-            self._fast = Fast.from_str(content)
-        except Exception as error:  # the package raises nothing more special
-            raise ValueError(f"the tokenizer.json of {name} is damaged: {error}") from None
-        self._fast.no_truncation()  # some come with a length of their own
-        self._fast.no_padding()
+    Args:
+        tokenizer: as `load_tokenizer` of all benchmarks gives it.
+        name: of the encoder, for errors.
+    """
+
+    def __init__(self, tokenizer: PretrainedTokenizer, name: str) -> None:
+        self._fast, self.digest = tokenizer.fast, tokenizer.digest
         self.template = self._template(name)
 
     def encode(self, texts: list[str]) -> list[Encoded]:
@@ -104,9 +88,8 @@ class BackboneTokenizer:
                 f"the tokeniser of {name} lays out a pair as {ids}, not as "
                 "[CLS] sentence [SEP] gloss [SEP]"
             )
-        pad = next(
-            (i for t in ("[PAD]", "<pad>") if (i := self._fast.token_to_id(t)) is not None), 0
-        )
+        pads = [self._fast.token_to_id(token) for token in ("[PAD]", "<pad>")]
+        pad = next((number for number in pads if number is not None), 0)
         mark = self._fast.encode('"', add_special_tokens=False).ids[-1]
         middle = tuple(ids[start + len(one) : second])
         return Template(ids[0], middle, ids[-1], pad, mark, self._fast.get_vocab_size())
@@ -117,48 +100,6 @@ def _find(ids: list[int], part: list[int], start: int) -> int:
     return next(places, -1)
 
 
-def digest_of(backbone: str) -> str | None:
-    """The digest of a folder's tokeniser, without the package that would read it."""
-    path = Path(backbone).expanduser() / "tokenizer.json"
-    return _digest(read_text(path)) if path.is_file() else None
-
-
-def read_text(path: Path) -> str:
-    """A file's text; `ValueError` names one that is none."""
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-
-
-def _digest(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
 def load_tokenizer(backbone: str) -> BackboneTokenizer:
-    """From a folder with `tokenizer.json`, or by a Hugging Face name."""
-    path = Path(backbone).expanduser() / "tokenizer.json"
-    if path.is_file():
-        return BackboneTokenizer(read_text(path), backbone)
-    if Path(backbone).expanduser().is_dir():
-        raise ValueError(f"{backbone} has no tokenizer.json")
-    # The whole checkpoint at once, where it is not there yet: transformers would ask for file after
-    # file, and without a network repeat that for a minute.
-    folder = locate(backbone)
-    if (folder / "tokenizer.json").is_file():
-        return BackboneTokenizer(read_text(folder / "tokenizer.json"), backbone)
-    try:
-        from transformers import AutoTokenizer
-    except ImportError:
-        raise ValueError(
-            f"the tokeniser of {backbone!r} has no tokenizer.json, to make it needs transformers: "
-            "pip install 'longtail[hf]'"
-        ) from None
-    try:
-        fast = AutoTokenizer.from_pretrained(folder, use_fast=True)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"no tokeniser for the backbone {backbone!r}: {reason}") from None
-    if not getattr(fast, "is_fast", False):
-        raise ValueError(f"the tokeniser of {backbone!r} has no fast version (tokenizer.json)")
-    return BackboneTokenizer(fast.backend_tokenizer.to_str(), backbone)
+    """From a folder, or by a Hugging Face name."""
+    return BackboneTokenizer(tokens.load_tokenizer(backbone), backbone)

@@ -6,7 +6,6 @@ Two kinds of files are needed: ``index.sense`` (one line per sense: key, offset,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,23 +67,8 @@ def read_wordnet(folder: str | Path, *, words: set[str] | None = None) -> WordNe
         words: only these words (reading all takes a few seconds).
     """
     folder = dict_folder(Path(folder))
-    return parse_wordnet(lambda name: (folder / name).read_bytes(), folder, words)
-
-
-def parse_wordnet(
-    read: Callable[[str], bytes], where: Path, words: set[str] | None = None
-) -> WordNet:
-    """Make sense of the five `FILES`, wherever they lie.
-
-    Args:
-        read: a file's content by its name.
-        where: the place to name in errors.
-        words: only these words.
-    """
-    entries = _entries(read("index.sense"), where / "index.sense", words)
-    glosses = _glosses(
-        read, where, {(POS_OF_TYPE[key[0]], offset) for _, key, offset, _, _ in entries}
-    )
+    entries = _entries(folder / "index.sense", words)
+    glosses = _glosses(folder, {(POS_OF_TYPE[key[0]], offset) for _, key, offset, _, _ in entries})
     senses: dict[str, list[Sense]] = {}
     for lemma, key, offset, number, count in entries:
         gloss = glosses[POS_OF_TYPE[key[0]], offset]
@@ -92,10 +76,9 @@ def parse_wordnet(
     return WordNet(senses)
 
 
-def _entries(
-    content: bytes, path: Path, words: set[str] | None
-) -> list[tuple[str, str, int, int, int]]:
+def _entries(path: Path, words: set[str] | None) -> list[tuple[str, str, int, int, int]]:
     """Lemma, key, offset, number and count of each sense of `words`."""
+    content = path.read_bytes()
     try:
         lines = content.decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -121,13 +104,11 @@ def _entries(
     return entries
 
 
-def _glosses(
-    read: Callable[[str], bytes], where: Path, wanted: set[tuple[str, int]]
-) -> dict[tuple[str, int], str]:
+def _glosses(folder: Path, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], str]:
     """Gloss by (part of speech, byte offset); an offset is where its line starts in the file."""
     found: dict[tuple[str, int], str] = {}
     for pos in ("noun", "verb", "adj", "adv"):
-        content = read(f"data.{pos}")
+        content = (folder / f"data.{pos}").read_bytes()
         for offset in sorted(offset for kind, offset in wanted if kind == pos):
             end = content.find(b"\n", offset)
             line = content[offset : max(end, offset)].decode("utf-8", "replace")
@@ -135,7 +116,7 @@ def _glosses(
             if not bar or not head.startswith(f"{offset:08d} "):
                 cut = ": the file is cut off" if end < 0 else ""
                 raise ValueError(
-                    f"{where / f'data.{pos}'}, line {_line(content, offset)}: no synset at byte "
+                    f"{folder / f'data.{pos}'}, line {_line(content, offset)}: no synset at byte "
                     f"{offset}, which index.sense points to{cut}"
                 )
             found[pos, offset] = gloss.strip()
