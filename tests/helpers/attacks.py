@@ -279,7 +279,7 @@ def _image_files(work: Path) -> list[Attack]:
     idx = b"\0\0\x08\x03" + np.array([2, 2, 2], ">u4").tobytes() + bytes(8)
     batch = {b"data": np.zeros((1, 3072), np.uint8), b"labels": [3]}
     pickles = tuple(pickle.dumps(batch, protocol) for protocol in (0, 2))
-    npz, raw, cifar = (_folder(work, f"images {name}") for name in ("npz", "idx", "cifar"))
+    npz, raw = (_folder(work, f"images {name}") for name in ("npz", "idx"))
 
     def from_npz(whole: bytes, damaged: bytes) -> None:
         (npz / "mnist.npz").write_bytes(damaged)
@@ -292,9 +292,7 @@ def _image_files(work: Path) -> list[Attack]:
         assert image_files.read_idx(raw / "a").dtype == np.uint8
 
     def from_pickle(whole: bytes, damaged: bytes) -> None:
-        (cifar / "data_batch_1").write_bytes(damaged)
-        with open(cifar / "data_batch_1", "rb") as file:
-            pixels, labels = image_files._batch(file, "data_batch_1")
+        pixels, labels = image_files._batch(damaged, "data_batch_1")
         assert pixels.shape[1:] == (3, 32, 32)
         assert labels.ndim == 1
 

@@ -107,35 +107,32 @@ def test_a_missing_idx_file_is_named(tmp_path: Path) -> None:
         read("mnist", tmp_path)
 
 
+def write_archive(folder: Path, name: str, files: dict[str, bytes]) -> Path:
+    path = folder / image_files.SOURCES[name].files[0].name
+    with tarfile.open(path, "w:gz") as tar:
+        for member, data in files.items():
+            about = tarfile.TarInfo(member)
+            about.size = len(data)
+            tar.addfile(about, io.BytesIO(data))
+    return path
+
+
 @pytest.mark.parametrize(("name", "hundred"), [("cifar10", False), ("cifar100", True)])
-@pytest.mark.parametrize("form", ["archive", "folder", "inside"])
-def test_cifar_is_read_from_archive_and_folder(
-    tmp_path: Path, name: str, hundred: bool, form: str
-) -> None:
+def test_cifar_is_read_from_its_archive(tmp_path: Path, name: str, hundred: bool) -> None:
     images = random_images((3, 32, 32))
     files = cifar_files(images, hundred)
-    if form == "archive":
-        with tarfile.open(tmp_path / image_files.SOURCES[name].files[0].name, "w:gz") as tar:
-            for path, data in files.items():
-                member = tarfile.TarInfo(path)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-    for path, data in files.items():
-        where = tmp_path / (path if form == "folder" else path.rpartition("/")[2])
-        if form != "archive":
-            where.parent.mkdir(exist_ok=True)
-            where.write_bytes(data)
+    write_archive(tmp_path, name, files)
     assert same(read(name, tmp_path), images)
+    last = list(files)[-1]
+    write_archive(tmp_path, name, {path: files[path] for path in files if path != last})
+    missing = last.rpartition("/")[2]
+    with pytest.raises(ValueError, match=f"is not complete: {missing} is missing"):
+        read(name, tmp_path)
 
 
 @pytest.mark.parametrize("cut", [0, 30, -200], ids=["empty", "start", "end"])
 def test_a_broken_archive_is_named(tmp_path: Path, cut: int) -> None:
-    archive = tmp_path / image_files.SOURCES["cifar100"].files[0].name
-    with tarfile.open(archive, "w:gz") as tar:
-        for path, data in cifar_files(random_images((3, 32, 32)), True).items():
-            member = tarfile.TarInfo(path)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    archive = write_archive(tmp_path, "cifar100", cifar_files(random_images((3, 32, 32)), True))
     archive.write_bytes(archive.read_bytes()[:cut])
     with pytest.raises(ValueError, match=rf"^{archive} cannot be unpacked: [^\n]*$"):
         read("cifar100", tmp_path)
@@ -153,9 +150,8 @@ def test_a_broken_archive_is_named(tmp_path: Path, cut: int) -> None:
     ids=["text", "list", "float pixels", "float labels", "bare array"],
 )
 def test_a_broken_batch_is_named(tmp_path: Path, content: bytes) -> None:
-    for name in ("train", "test"):
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=f"^{tmp_path / 'train'} is not a batch of CIFAR images"):
+    archive = write_archive(tmp_path, "cifar100", dict.fromkeys(("a/train", "a/test"), content))
+    with pytest.raises(ValueError, match=f"^{archive}:a/train is not a batch of CIFAR images"):
         read("cifar100", tmp_path)
 
 
@@ -167,9 +163,8 @@ class Trap:
 def test_a_pickle_that_would_run_code_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path in cifar_files(random_images((3, 32, 32)), True):
-        name = tmp_path / path.rpartition("/")[2]
-        name.write_bytes(pickle.dumps({b"data": Trap(), b"fine_labels": []}))
+    content = pickle.dumps({b"data": Trap(), b"fine_labels": []})
+    write_archive(tmp_path, "cifar100", dict.fromkeys(("train", "test"), content))
     with pytest.raises(ValueError, match=r"builtins\.print has no place"):
         read("cifar100", tmp_path)
     assert capsys.readouterr().out == ""

@@ -4,7 +4,7 @@
 form                      files
 ========================= ==========================================================================
 idx                       `train-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, ..., plain or `.gz`
-CIFAR, Python version     `cifar-10-python.tar.gz` or its folder `cifar-10-batches-py`; 100 alike
+CIFAR, Python version     `cifar-10-python.tar.gz`; 100 alike
 npz                       arrays `x_train y_train x_test y_test` of bytes, [n, H, W] or [n, H, W, C]
 ========================= ==========================================================================
 """
@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -187,9 +187,7 @@ def read_idx(path: Path) -> np.ndarray:
 def _idx(name: str, folder: Path) -> Images | None:
     arrays = []
     for file in IDX_FILES:
-        dotted = file.replace("-idx", ".idx")  # how the files are named in some archives
-        choices = [folder / (n + end) for n in (file, dotted) for end in ("", ".gz")]
-        path = next((p for p in choices if p.exists()), None)
+        path = next((p for p in (folder / file, folder / f"{file}.gz") if p.exists()), None)
         if path is None:
             if arrays:
                 raise ValueError(f"{name} in {folder} is not complete: {file} is missing")
@@ -269,9 +267,8 @@ def _refuse_far_places(packed: bytes) -> None:
             raise ValueError(f"it numbers {argument:,} things in {len(packed):,} bytes")
 
 
-def _batch(file: IO[bytes], path: str) -> tuple[np.ndarray, np.ndarray]:
+def _batch(packed: bytes, path: str) -> tuple[np.ndarray, np.ndarray]:
     try:
-        packed = file.read()
         _refuse_far_places(packed)
         content = _ArraysOnly(io.BytesIO(packed), encoding="bytes").load()
         labels = content[b"fine_labels"] if b"fine_labels" in content else content[b"labels"]
@@ -290,31 +287,18 @@ def _whole_numbers(labels: np.ndarray) -> np.ndarray:
 
 
 def _cifar(name: str, folder: Path) -> Images | None:
-    inner, parts, test = (
-        ("cifar-10-batches-py", [f"data_batch_{i}" for i in range(1, 6)], "test_batch")
-        if name == "cifar10"
-        else ("cifar-100-python", ["train"], "test")
-    )
-    wanted = [*parts, test]
+    parts, test = ["train"], "test"
+    if name == "cifar10":
+        parts, test = [f"data_batch_{i}" for i in range(1, 6)], "test_batch"
     archive = folder / SOURCES[name].files[0].name
-    home = next((f for f in (folder / inner, folder) if (f / test).exists()), None)
-    if home is not None:
-        found = dict(_from_folder(home, wanted))
-    elif archive.exists():
-        found = dict(_from_archive(archive, wanted))
-    else:
+    if not archive.exists():
         return None
+    wanted = [*parts, test]
+    found = dict(_from_archive(archive, wanted))
     if missing := [w for w in wanted if w not in found]:
         raise ValueError(f"{name} in {folder} is not complete: {missing[0]} is missing")
     x, y = (np.concatenate(arrays) for arrays in zip(*(found[p] for p in parts), strict=True))
     return Images(x, y, *found[test])
-
-
-def _from_folder(home: Path, wanted: list[str]) -> Iterator[tuple[str, tuple]]:
-    for name in wanted:
-        if (home / name).exists():
-            with open(home / name, "rb") as file:
-                yield name, _batch(file, str(home / name))
 
 
 def _from_archive(archive: Path, wanted: list[str]) -> Iterator[tuple[str, tuple]]:
@@ -325,7 +309,7 @@ def _from_archive(archive: Path, wanted: list[str]) -> Iterator[tuple[str, tuple
                 if member.isfile() and name in wanted:
                     file = tar.extractfile(member)
                     assert file is not None
-                    yield name, _batch(io.BytesIO(file.read()), f"{archive}:{member.name}")
+                    yield name, _batch(file.read(), f"{archive}:{member.name}")
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         reason = str(error).partition("\n")[0].rstrip(":")
         raise ValueError(f"{archive} cannot be unpacked: {reason}") from None
