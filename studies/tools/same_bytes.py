@@ -22,8 +22,6 @@ Several files of before may be given, as some CUDA kernels add in another order 
 which they disagree are not compared. Another kind of machine may give other numbers.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib
@@ -106,7 +104,7 @@ TABLE = ("data.setting", "moments.first_moment", "moments.second_moment", "momen
 
 # Features that went, by patterns of RUN/PART/PATH (of RUN/ where whole runs go), as in
 # "toy/finetune/*/badam:BAdam/*"; the commit that takes one away says so here.
-TAKEN_AWAY: tuple[str, ...] = ()
+TAKEN_AWAY: tuple[str, ...] = ("*/summary/higher_is_better",)  # each score says it, in `scores`
 
 LEFT_OUT = ("scores", "scores_sha256", "seconds", "sessions", "started")  # of a snapshot
 VERSIONS = ("memory.made_by.longtail", "memory.made_by.torch")  # in the head of a memory file
