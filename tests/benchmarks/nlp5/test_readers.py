@@ -89,7 +89,7 @@ def test_squad_names_what_is_damaged(tmp_path: Path) -> None:
     wrong["data"][0]["paragraphs"][0]["context"] = 5
     with pytest.raises(ValueError, match="question 0: the context is 5, no text"):
         nlp5_squad.read(write(tmp_path / "e.json", wrong))
-    with pytest.raises(ValueError, match=r"f\.json: .* nested too deeply"):
+    with pytest.raises(ValueError, match=r"f\.json: not JSON that can be read"):
         nlp5_squad.read(write(tmp_path / "f.json", "[" * 100_000))
 
 

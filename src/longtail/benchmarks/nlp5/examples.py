@@ -71,15 +71,13 @@ def require_end(path: Path, text: str) -> None:
 
 def parse_json(path: Path) -> Any:
     """A JSON file; `ValueError` names the file and the line that is broken."""
+    text = text_of(path)
     try:
-        return json.loads(text_of(path))
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise ValueError(f"{path}: not JSON that can be read: nested too deeply") from None
-    except ValueError as error:  # a number of thousands of digits; what `text_of` says has a name
-        named = str(error).startswith((str(path), "no such file"))
-        raise ValueError(str(error) if named else f"{path}: not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise ValueError(f"{path}: not JSON that can be read: {error}") from None
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

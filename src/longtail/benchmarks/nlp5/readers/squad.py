@@ -9,7 +9,6 @@ paragraphs  ``[{"context", "qas": [{"question", "answer"}]}]``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,18 @@ def read(path: Path) -> list[Example]:
     articles = content.get("data") if isinstance(content, dict) else content
     if not isinstance(articles, list):
         raise ValueError(f"{path} is not SQuAD: it has no list of articles under 'data'")
-    return [_checked(place, text, qa) for place, text, qa in _questions(path, articles)]
-
-
-def _questions(path: Path, articles: list[Any]) -> Iterator[tuple[str, str, Any]]:
+    examples: list[Example] = []
     for a, article in enumerate(articles):
         place = f"{path}, article {a}"
         try:
             for p, paragraph in enumerate(article.get("paragraphs", [article])):
                 place = f"{path}, article {a}, paragraph {p}"
                 for q, qa in enumerate(paragraph["qas"]):
-                    yield f"{place}, question {q}", paragraph["context"], qa
+                    place = f"{path}, article {a}, paragraph {p}, question {q}"
+                    examples.append(_example(paragraph["context"], qa))
         except DAMAGE as error:
             raise malformed(place, error) from None
-
-
-def _checked(place: str, context: str, qa: Any) -> Example:
-    try:
-        return _example(context, qa)
-    except DAMAGE as error:
-        raise malformed(place, error) from None
+    return examples
 
 
 def _example(context: str, qa: dict[str, Any]) -> Example:

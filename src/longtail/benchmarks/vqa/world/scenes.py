@@ -23,27 +23,8 @@ PERSON = "person"
 
 
 @dataclass(frozen=True)
-class Sight:
-    """How well a detector sees the objects.
-
-    Attributes:
-        noise: standard deviation of the features' noise; prototypes have 1.
-        attributes: size of the prototypes of attributes against those of types.
-        occlusion: share of objects whose features are mixed with those of another.
-        tag_noise: share of tags that name another object of the category.
-        detector: so many types have a word of their own as tag, the others that of their category.
-    """
-
-    noise: float = 1.0
-    attributes: float = 0.6
-    occlusion: float = 0.2
-    tag_noise: float = 0.3
-    detector: int = 100
-
-
-@dataclass(frozen=True)
-class World(Sight):
-    """What the generator makes, and how it is seen.
+class World:
+    """What the generator makes, and how well a detector sees it.
 
     Attributes:
         questions: in train and val together.
@@ -54,6 +35,11 @@ class World(Sight):
         exponent, shift: of the types' frequencies, see above.
         types_seed: of the types, how frequent they are and how they look; None: as `seed`. Worlds
             that differ in `seed` alone show the same things in other scenes.
+        noise: standard deviation of the features' noise; prototypes have 1.
+        attributes: size of the prototypes of attributes against those of types.
+        occlusion: share of objects whose features are mixed with those of another.
+        tag_noise: share of tags that name another object of the category.
+        detector: so many types have a word of their own as tag, the others that of their category.
     """
 
     seed: int = 0
@@ -65,6 +51,11 @@ class World(Sight):
     exponent: float = 1.8
     shift: float = 42.0
     types_seed: int | None = None
+    noise: float = 1.0
+    attributes: float = 0.6
+    occlusion: float = 0.2
+    tag_noise: float = 0.3
+    detector: int = 100
 
     @property
     def look_seed(self) -> int:
