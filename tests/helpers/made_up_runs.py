@@ -90,6 +90,7 @@ def write_run(
     finished: bool = True,
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".longtail.json").write_text('{"kind": "run"}')
     train, test = sizes(tasks)
     (folder / "config.toml").write_text(tomli_w.dumps(settings))
     lines = scores(settings, tasks, every)
@@ -117,6 +118,7 @@ def set_rp(folder: Path, rp: float) -> None:
 
 def write_stack(folder: Path, members: list[dict[str, Any]], *, tasks: int = 12) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".longtail.json").write_text('{"kind": "stack"}')
     train, test = sizes(tasks)
     every = 4
     runs = [scores(m, tasks, every) for m in members]

@@ -231,7 +231,7 @@ def test_nothing_to_show_is_said_in_a_sentence(tmp_path: Path, capsys, content: 
     if content == "unfinished":
         write_run(tmp_path / "a", config(), finished=False)
     if content == "damaged":
-        (tmp_path / "a").mkdir()
+        write_run(tmp_path / "a", config(), finished=False)
         (tmp_path / "a" / "config.toml").write_text("][")
     assert report(tmp_path) == 2
     said = capsys.readouterr()

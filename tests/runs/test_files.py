@@ -23,6 +23,7 @@ def test_what_a_journal_wrote_is_read_until_the_line_that_is_cut_off(tmp_path: P
     journal.append(1, range(2), np.array([np.nan, 0.25]))
     with open(files.scores, "a") as file:
         file.write('{"after": 2, "sco')
+    journal.close()
     found = [(after, list(tasks), scores) for after, tasks, scores in files.read_evaluations()]
     assert [(after, tasks) for after, tasks, _ in found] == [(0, [0]), (1, [0, 1])]
     np.testing.assert_array_equal(found[1][2], [np.nan, 0.25])

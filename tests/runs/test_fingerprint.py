@@ -160,21 +160,9 @@ def test_a_run_that_was_begun_with_other_code_begins_again(
     assert json.loads(Path("other/summary.json").read_text()) == again
 
 
-def test_ours_have_no_fingerprint_and_old_folders_stay_good(
-    project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ours_have_no_fingerprint(project: Project) -> None:
     assert cli.main(["run", "toy", *TOY]) == 0
     assert "fingerprint" not in Path("out/config.toml").read_text()
-    command = with_method(project, "fp_old")
-    command[-1] = "old"
-    assert cli.main(command) == 0
-    files = RunFiles(Path("old"))
-    files.write_settings(files.read_settings())  # as an earlier version wrote it
-    with_method(project, "fp_old", factor=2.0)
-    before = files.timing.read_bytes()
-    capsys.readouterr()
-    assert cli.main(command) == 0
-    assert (files.timing.read_bytes(), capsys.readouterr().err) == (before, "")
 
 
 def test_a_config_with_a_fingerprint_repeats_the_run(project: Project) -> None:

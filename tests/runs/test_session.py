@@ -27,6 +27,7 @@ from longtail.runs.progress import Reporter
 from longtail.runs.session import RunOptions, train_run, train_stack
 from longtail.runs.snapshot import SnapshotError, Snapshots
 from longtail.support.files import FolderBusyError, FolderLock, write_atomic
+from longtail.support.mark import Mark, write_mark
 from longtail.support.signals import Stopped
 
 SMALL = ["data.tasks=8", "data.zero_shot=1", "data.features=6", "data.hidden=8", "data.cap=30"]
@@ -447,15 +448,21 @@ FOLDERS = ("summary.json", "config.toml", "checksums.json", "tasks.json", "model
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, name, finished, fresh):
+    content = None
     if finished:
         train_run(small(), tmp_path, QUIET)
+        content = (tmp_path / name).read_bytes()
         (tmp_path / name).unlink()
+    else:
+        write_mark(tmp_path, Mark("run"))
     (tmp_path / name / "inside").mkdir(parents=True)
     with pytest.raises(ValueError, match=f"{name} is a folder, and a run keeps a file there"):
         train_run(small(), tmp_path, replace(QUIET, fresh=fresh))
     assert (tmp_path / name / "inside").is_dir()
     (tmp_path / name / "inside").rmdir()
     (tmp_path / name).rmdir()
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     assert train_run(small(), tmp_path, QUIET)["tasks"] == 8
 
 
@@ -580,9 +587,9 @@ def test_a_refused_start_leaves_nothing(tmp_path):
     assert not new.exists()
     assert list(empty.iterdir()) == []
     (empty / "notes.txt").touch()
-    with pytest.raises(ValueError, match="more than the 10 classes"):
+    with pytest.raises(ValueError, match=r"no folder that longtail made \(it holds notes\.txt\)"):
         train_run(config, empty, QUIET)
-    assert (empty / "notes.txt").exists()
+    assert [path.name for path in empty.iterdir()] == ["notes.txt"]
 
 
 def test_a_start_that_fails_leaves_nothing_either(tmp_path, monkeypatch):
@@ -597,6 +604,7 @@ def test_a_start_that_fails_leaves_nothing_either(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / "out" / ".lock").mkdir(parents=True)  # root may write anywhere, but not into this
+    write_mark(tmp_path / "out", Mark("run"))
     with pytest.raises(ValueError, match=r"--out .*out: cannot be written to \(Is a directory\)"):
         train_run(small(), tmp_path / "out", QUIET)
 

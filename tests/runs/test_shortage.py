@@ -89,7 +89,7 @@ def test_of_a_study_the_run_without_memory_fails_alone(tmp_path: Path, monkeypat
 def test_no_space_for_scores_is_a_sentence_and_the_run_goes_on(tmp_path: Path, monkeypatch, capsys):
     from longtail.runs import files
 
-    def full(self, after, tasks, scores):
+    def full(self, *_):
         raise OSError(28, "No space left on device", str(self.path))
 
     with monkeypatch.context() as patch:

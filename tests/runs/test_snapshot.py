@@ -117,7 +117,7 @@ def test_what_is_no_snapshot_is_passed_over_though_its_checksum_fits(tmp_path, c
     assert "it cannot be opened" in said[1]
 
 
-def test_folders_in_the_place_of_snapshots_make_room_as_snapshots_do(tmp_path):
+def test_folders_in_the_place_of_snapshots_take_no_part_and_stay(tmp_path):
     snapshots, said = make(tmp_path)
     for value in (1, 2):
         replace_by_folder(snapshots.save(numbered(value)))
@@ -125,10 +125,11 @@ def test_folders_in_the_place_of_snapshots_make_room_as_snapshots_do(tmp_path):
     assert "is damaged (it is a folder); starting from the first task" in said[-1]
     for value in (3, 4):
         snapshots.save(numbered(value))
-    assert [path.is_file() for path in snapshots.folder.iterdir()] == [True, True]
-    replace_by_folder(snapshots.files()[-1])
+    assert len(snapshots.files()) == 2
+    assert snapshots.load()["value"] == 4
     snapshots.clear()
-    assert list(snapshots.folder.iterdir()) == []
+    assert snapshots.files() == []
+    assert [(path / "inside").is_dir() for path in snapshots.folder.iterdir()] == [True, True]
 
 
 def test_half_written_file_of_a_dead_process_is_ignored(tmp_path):

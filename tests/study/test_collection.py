@@ -57,7 +57,7 @@ def test_one_command_chooses_and_trains_every_part(whole: Path, tmp_path: Path):
         ("finetune", 0, 0.05),
     }
     assert {method for method, _, _ in trained(out / "second")} == {"finetune", "ewc"}
-    assert {path.name for path in out.iterdir()} == {"first", "second"}
+    assert {path.name for path in out.iterdir()} == {".longtail.json", "first", "second"}
     plan = json.loads((out / "first" / "plan.json").read_text())
     assert "--choose" in plan["command"]
 
@@ -65,7 +65,7 @@ def test_one_command_chooses_and_trains_every_part(whole: Path, tmp_path: Path):
 def test_only_asks_for_parts_and_for_runs(whole: Path, tmp_path: Path, capsys):
     out = tmp_path / "out"
     assert study(whole, "--only", "method=ewc", "--out", out, "--quiet", "--no-report") == 0
-    assert [path.name for path in out.iterdir()] == ["second"]
+    assert sorted(path.name for path in out.iterdir()) == [".longtail.json", "second"]
     assert study(whole, "--only", "study=first", "--dry-run", "--json") == 0
     shown = capsys.readouterr().out
     assert "first.toml" in shown

@@ -68,13 +68,19 @@ def test_folders_travel_whole(tmp_path: Path):
     source, target = tmp_path / "a", tmp_path / "b"
     (source / "snapshot").mkdir(parents=True)
     (source / "scores.jsonl").write_text("{}\n")
-    (source / "snapshot" / "2.pt").write_bytes(b"new")
+    new, old = (f"0000000{number}-{'0' * 64}.pt" for number in (2, 1))
+    (source / "snapshot" / new).write_bytes(b"new")
     (source / ".lock").write_text("12")
     (target / "snapshot").mkdir(parents=True)
-    (target / "snapshot" / "1.pt").write_bytes(b"old")
+    (target / "snapshot" / old).write_bytes(b"old")
+    (target / "error.json").touch()
+    (target / "notes.txt").write_text("mine")
+    (tmp_path / "mine.txt").write_text("mine")
+    (target / "scores.jsonl").symlink_to(tmp_path / "mine.txt")
     unpack(pack(source), target)
-    assert contents(target) == {"scores.jsonl": b"{}\n"}
-    assert [p.name for p in target.glob("snapshot/*")] == ["2.pt"]
+    assert contents(target) == {"scores.jsonl": b"{}\n", "notes.txt": b"mine"}
+    assert [p.name for p in target.glob("snapshot/*")] == [new]
+    assert (tmp_path / "mine.txt").read_text() == "mine"
     unpack(pack(tmp_path / "nothing"), target)
 
 

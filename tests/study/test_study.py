@@ -30,6 +30,7 @@ from longtail.study.expand import expand, matching
 from longtail.study.file import parse_seeds, read_study
 from longtail.study.jobs import JobOptions, make_jobs
 from longtail.study.local import train_jobs_in_processes
+from longtail.support import mark
 from longtail.support.files import FolderLock
 from longtail.support.machine import commit
 
@@ -107,8 +108,8 @@ def test_a_table_tells_what_seeds_have_chosen_elsewhere(tmp_path: Path, capsys):
     quiet = ("--quiet", "--no-report")
     assert study(path, "--out", there, "--only", "seed=8", "--only", "policy=reset", *quiet) == 0
     report = ["report", str(there), "--no-select", "--no-page", "--no-figures", "--quiet"]
-    assert cli.main([*report, "--out", str(tmp_path)]) == 0
-    words = (path, "--out", here, "--best-in", tmp_path / "table.json", *quiet)
+    assert cli.main([*report, "--out", str(tmp_path / "shown")]) == 0
+    words = (path, "--out", here, "--best-in", tmp_path / "shown" / "table.json", *quiet)
     assert study(*words) == 2  # nobody has chosen for carry
     assert "1 row has no line there of seed 8" in capsys.readouterr().err
     assert not here.exists()
@@ -485,11 +486,11 @@ def test_seeds_of_a_study_that_ends_just_before_ours_begins_stay_in_the_plan(
 
     class Late(FolderLock):
         def __enter__(self) -> FolderLock:
-            monkeypatch.setattr(execution, "FolderLock", FolderLock)
+            monkeypatch.setattr(mark, "FolderLock", FolderLock)
             assert study(*words, "--seeds", "2-3") == 0
             return super().__enter__()
 
-    monkeypatch.setattr(execution, "FolderLock", Late)
+    monkeypatch.setattr(mark, "FolderLock", Late)
     assert study(*words) == 0
     plan = json.loads((out / "plan.json").read_text())
     assert {entry["seed"] for entry in plan["runs"]} == {0, 1, 2, 3}

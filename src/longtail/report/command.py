@@ -22,9 +22,10 @@ from longtail.report.provenance import provenance
 from longtail.report.results import Results, load
 from longtail.report.selection import as_json, select, without_selection
 from longtail.runs.files import StudyFiles
-from longtail.support.files import refusing
+from longtail.support.mark import take_for_report
 
 _STYLES = {"holds": "green", "fails": "bold red", "undecided": "yellow"}
+FILES = ("table.json", "table.md", "table.tex", "table.csv", "table.txt", "report.html", "figures")
 INSTALL = "pip install 'longtail[report]' for figures and the page"
 
 
@@ -90,6 +91,10 @@ def make_report(options: ReportOptions) -> int:
     results.trusted = _trusted(options, results)
     if not results.runs and not results.problems:
         raise ValueError(f"{results.state} Nothing is written.")
+    if options.paper:
+        paper.unit(options.paper)  # an unknown name is refused before any work
+    out = options.out or options.folder
+    _take(results, out)
     if options.parquet:
         from longtail.report.export import write_parquet
 
@@ -101,11 +106,9 @@ def make_report(options: ReportOptions) -> int:
         wanted = {"title": options.title, "paper": options.paper}
         report = {**results.plan.get("report", {}), **{k: v for k, v in wanted.items() if v}}
         results.plan = {**results.plan, "report": report}
-    if options.paper:
-        paper.unit(options.paper)  # an unknown name is refused before any work
     written = write(
         results,
-        options.out or options.folder,
+        out,
         with_figures=options.figures,
         with_page=options.page,
     )
@@ -146,8 +149,7 @@ def write(
     Args:
         with_figures: all figures, none, or those of these names.
     """
-    with refusing(out, "cannot be made a folder"):
-        out.mkdir(parents=True, exist_ok=True)
+    _take(results, out)
     tried = select(results)
     groups = group(results.runs)
     for run_ in results.finished if with_figures or with_page else ():
@@ -185,6 +187,15 @@ def write(
         paths["page"] = out / "report.html"
         page.write(paths["page"], results, groups, table, extra, found, (first, second))
     return written
+
+
+def _take(results: Results, out: Path) -> None:
+    """Mark the folder that a report is written to, or refuse it before anything is written."""
+    source = out.exists() and out.samefile(results.folder)
+    take_for_report(out, FILES, source=source)
+    figures_folder = out / "figures"
+    if figures_folder.is_symlink():
+        raise ValueError(f"{figures_folder} is a link, and figures are written through none")
 
 
 def _judged(groups: list[Group], table: tables.Table) -> tuple[list[Group], tables.Table]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from longtail.report.results import Result, Results
 from longtail.runs.files import RunFiles
-from longtail.support.files import refusing
+from longtail.support.files import refusing, replacing
 
 BATCH = 200  # runs per row group, so that thousands of runs need little memory
 
@@ -36,21 +36,26 @@ def write_parquet(results: Results, path: Path) -> int:
             *((k, pa.float64()) for k in ("train_size", "test_size", "score")),
         ]
     )
+    total = 0
     with refusing(path, "cannot be written to", "--parquet "):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()  # what pyarrow says of a name it cannot use is no sentence
-    total = 0
-    with pq.ParquetWriter(path, schema) as writer:
-        for start in range(0, len(runs), BATCH):
-            parts = [_rows(run, labels) for run in runs[start : start + BATCH]]
-            merged = {k: np.concatenate([p[k] for p in parts]) for k in schema.names}
-            batch = pa.table(
-                {k: pa.array(merged[k], schema.field(k).type, from_pandas=True) for k in merged},
-                schema=schema,
-            )
-            writer.write_table(batch)
-            total += batch.num_rows
+        with replacing(path) as file, pq.ParquetWriter(file, schema) as writer:
+            for start in range(0, len(runs), BATCH):
+                batch = _batch(runs[start : start + BATCH], labels, schema)
+                writer.write_table(batch)
+                total += batch.num_rows
     return total
+
+
+def _batch(runs: list[Result], labels: list[str], schema: Any) -> Any:
+    import pyarrow as pa
+
+    parts = [_rows(run, labels) for run in runs]
+    columns = {}
+    for name in schema.names:
+        values = np.concatenate([part[name] for part in parts])
+        columns[name] = pa.array(values, schema.field(name).type, from_pandas=True)
+    return pa.table(columns, schema=schema)
 
 
 def _rows(run: Result, labels: list[str]) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from longtail.report.reading import (
     why,
 )
 from longtail.runs.files import RunFiles, StackFiles, StudyFiles
-from longtail.runs.integrity import damage, identity, wrong_score
+from longtail.runs.integrity import damage, identity, weights_damage, wrong_score
 
 if TYPE_CHECKING:
     import pandas
@@ -349,6 +349,7 @@ def load(folder: str | Path) -> Results:
         if run.status == "finished" and (wrong := run.damage()):
             run.status = "damaged"
             note(problems, run.folder, f"is damaged and left out: {wrong} ({run.id})")
+    _say_of_weights(found.values(), problems)
     average = plan.get("report", {}).get("average")
     if average is True:
         for run in found.values():
@@ -362,6 +363,19 @@ def load(folder: str | Path) -> Results:
             f"{left} runs in this folder are not in its {StudyFiles.PLAN} and left out."
         )
     return Results(folder, runs, plan, problems)
+
+
+def _say_of_weights(runs: Iterable[Result], problems: list[str]) -> None:
+    """Weights that are not those that were written, which changes no score."""
+    folders: dict[str, list[Path]] = {}
+    for run in runs:
+        if run.status == "finished" and run.stack is None:
+            wrong = weights_damage(RunFiles(run.folder))
+            if wrong:
+                folders.setdefault(wrong, []).append(run.folder)
+    for wrong, where in folders.items():
+        more = f", and in {len(where) - 1} more" if len(where) > 1 else ""
+        note(problems, where[0], f"has finished, but {wrong}{more}; its scores are as written")
 
 
 def _read_run(files: RunFiles, problems: list[str]) -> Result:

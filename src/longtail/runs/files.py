@@ -3,6 +3,7 @@
 A run's folder, in which two runs can be compared byte for byte:
 
 ======================= ============================================================
+.longtail.json          the mark of a folder of ours, which is there from the beginning
 config.toml             every setting, resolved; of a user's own code and data their checksums
 tasks.json              names and sizes of the tasks
 scores.jsonl            one line per evaluation, append only
@@ -29,12 +30,12 @@ import hashlib
 import io
 import json
 import os
-import shutil
+import re
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -42,8 +43,23 @@ import numpy as np
 import tomli_w
 
 from longtail.runs.progress import finite
-from longtail.support.downloads import digest
-from longtail.support.files import LOCK, naming, parse_json, to_json, write_atomic, write_json
+from longtail.support.files import (
+    LOCK,
+    FolderBusyError,
+    is_at,
+    lock_file,
+    naming,
+    not_through_a_link,
+    parse_json,
+    remove_left_drafts,
+    to_json,
+    write_atomic,
+    write_json,
+)
+from longtail.support.mark import Kind, Mark, read_mark, refuse_strangers, write_mark
+
+SNAPSHOT = re.compile(r"[0-9]{8,}-[0-9a-f]{64}\.pt")  # number and checksum
+SNAPSHOT_DRAFT = "snapshot.pt"  # what a snapshot is called that has no checksum yet
 
 
 class Recorded(NamedTuple):
@@ -55,10 +71,17 @@ class Recorded(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingFiles(ABC):
-    """What the folders of a run and of a stack have in common."""
+    """What the folders of a run and of a stack have in common.
+
+    Args:
+        folder: of the run or the stack.
+        written: the SHA-256 of the files that this object has written, by their names.
+    """
 
     folder: Path
+    written: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
+    KIND: ClassVar[Kind]
     SETTINGS: ClassVar[str]  # claims the folder
     RESULT: ClassVar[str]  # marks the end
     SCORES: ClassVar[str]
@@ -66,7 +89,6 @@ class TrainingFiles(ABC):
     TIMING: ClassVar[str] = "timing.json"
     ERROR: ClassVar[str] = "error.json"
     SNAPSHOTS: ClassVar[str] = "snapshot"
-    TENSORBOARD: ClassVar[str] = "tensorboard"
     CHECKSUMS: ClassVar[str] = "checksums.json"
     CHECKED: ClassVar[tuple[str, ...]]  # the files it speaks of, but for the end mark
     FINGERPRINT: ClassVar[str] = "fingerprint"  # beside the settings: what else a run depends on
@@ -123,26 +145,51 @@ class TrainingFiles(ABC):
         self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
     ) -> None: ...
 
-    def _names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The names of the files that training writes, the end mark first."""
         return self.RESULT, self.CHECKSUMS, *self.CHECKED, self.TIMING, self.ERROR
 
-    def refuse_folders(self) -> None:
-        """Refuse to train where a folder stands under the name of one of the files."""
-        for path in (self.folder / name for name in self._names()):
+    def refuse_strangers(self) -> None:
+        """Refuse a folder that is not ours, and one where our files could not be written.
+
+        Raises:
+            ValueError: naming what was found there.
+        """
+        refuse_strangers(self.folder, self.KIND)
+        for path in (self.folder / name for name in self.names()):
             if path.is_dir():
                 raise ValueError(
                     f"{path} is a folder, and a run keeps a file there: remove it, or choose "
                     "another --out"
                 )
+        if self.snapshots.is_symlink():
+            raise ValueError(
+                f"{self.snapshots} is a link, and a run keeps a folder of its own there: remove "
+                "the link, or choose another --out"
+            )
 
     def clear(self) -> None:
-        """Remove all that training wrote here, the end mark first; nobody else's files."""
-        for name in self._names():
+        """Remove what training wrote here, the end mark first; nobody else's files."""
+        self.refuse_strangers()
+        self.written.clear()
+        for name in self.names():
             (self.folder / name).unlink(missing_ok=True)
-        for name in (self.SNAPSHOTS, self.TENSORBOARD):
-            with suppress(FileNotFoundError):
-                shutil.rmtree(self.folder / name)
+        for path in snapshots_in(self.snapshots):
+            remove_snapshot(path)
+        self.remove_left_drafts()
+        with suppress(OSError):  # there is none, or somebody else's files are in it
+            self.snapshots.rmdir()
+
+    def remove_left_drafts(self) -> None:
+        """Remove what killed processes have left of files that may never be written again."""
+        remove_left_drafts(self.folder, self.names())
+        remove_left_drafts(self.snapshots, [SNAPSHOT_DRAFT])
+
+    def _write(self, name: str, content: bytes | str) -> None:
+        """Write a file, and remember for the checksums what it was."""
+        data = content.encode() if isinstance(content, str) else content
+        write_atomic(self.folder / name, data)
+        self.written[name] = hashlib.sha256(data).hexdigest()
 
     @abstractmethod
     def read_ids(self) -> set[str]:
@@ -154,7 +201,7 @@ class TrainingFiles(ABC):
         """
 
     def write_tasks(self, names: Sequence[str], train_sizes: Any, test_sizes: Any) -> None:
-        write_json(self.tasks, _listed(names, train_sizes, test_sizes))
+        self._write(self.TASKS, to_json(_listed(names, train_sizes, test_sizes)) + "\n")
 
     def has_other_tasks(self, names: Sequence[str], train_sizes: Any, test_sizes: Any) -> bool:
         """Whether the tasks that were written here are not these; a damaged list says nothing."""
@@ -170,15 +217,16 @@ class TrainingFiles(ABC):
     def finish(self, runs: Sequence[str], content: Any) -> None:
         """Write the end mark, and before it whose it is and what the other files hold.
 
+        That is, what was written to them: nobody else's writing is vouched for.
+
         Args:
             runs: ids of the runs that were trained here.
             content: of the end mark.
         """
         text = to_json(content) + "\n"
-        paths = [self.folder / name for name in self.CHECKED]
-        found = {path.name: digest(path) for path in paths if path.exists()}
-        found[self.RESULT] = hashlib.sha256(text.encode()).hexdigest()
-        write_json(self.checksums, {"runs": list(runs), "sha256": found})
+        sums = {name: self.written[name] for name in self.CHECKED if name in self.written}
+        sums[self.RESULT] = hashlib.sha256(text.encode()).hexdigest()
+        write_json(self.checksums, {"runs": list(runs), "sha256": sums})
         write_atomic(self.result, text)
 
     def recorded(self) -> Recorded | None:
@@ -193,8 +241,28 @@ class TrainingFiles(ABC):
         return Recorded(tuple(map(str, runs)), {str(k): str(v) for k, v in sums.items()})
 
     def record_failure(self, error: str, details: str = "") -> None:
+        """Write down why a job failed, where the folder is, or can become, one of ours."""
+        try:
+            refuse_strangers(self.folder, self.KIND)
+        except ValueError:
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
+        if read_mark(self.folder) is None:
+            write_mark(self.folder, Mark(self.KIND))
         write_json(self.error, {"error": error, "traceback": details})
+
+
+def snapshots_in(folder: Path) -> list[Path]:
+    """What has the name of a snapshot, oldest first; nothing else that may lie beside them."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if SNAPSHOT.fullmatch(path.name))
+
+
+def remove_snapshot(path: Path) -> None:
+    """Remove a snapshot; a folder under such a name is not ours."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
 
 
 def _listed(names: Sequence[str], train_sizes: Any, test_sizes: Any) -> dict[str, Any]:
@@ -207,6 +275,7 @@ def _listed(names: Sequence[str], train_sizes: Any, test_sizes: Any) -> dict[str
 class RunFiles(TrainingFiles):
     """The folder of one run."""
 
+    KIND = "run"
     SETTINGS = "config.toml"
     RESULT = "summary.json"
     SCORES = "scores.jsonl"
@@ -240,7 +309,7 @@ class RunFiles(TrainingFiles):
         self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
     ) -> None:
         further = {self.FINGERPRINT: fingerprint} if fingerprint else {}
-        write_atomic(self.settings, tomli_w.dumps({**content, **further}))
+        self._write(self.SETTINGS, tomli_w.dumps({**content, **further}))
 
     def read_ids(self) -> set[str]:
         self.read_summary()
@@ -250,10 +319,10 @@ class RunFiles(TrainingFiles):
         return parse_json(self.result, dict)
 
     def write_weights(self, content: bytes) -> None:
-        write_atomic(self.weights, content)
+        self._write(self.WEIGHTS, content)
 
     def write_average(self, content: bytes) -> None:
-        write_atomic(self.average, content)
+        self._write(self.AVERAGE, content)
 
     def read_evaluations(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yields (after, task indices, scores) of every evaluation, in their order."""
@@ -289,6 +358,7 @@ def _checked_scores(entry: Any, number: int, before: int) -> dict[str, Any]:
 class StackFiles(TrainingFiles):
     """The folder of a stack: several runs trained as one program."""
 
+    KIND = "stack"
     SETTINGS = "stack.json"
     RESULT = "runs.json"
     SCORES = "scores.npz"
@@ -315,10 +385,10 @@ class StackFiles(TrainingFiles):
         self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
     ) -> None:
         further = {self.FINGERPRINT: fingerprint} if fingerprint else {}
-        write_atomic(self.settings, to_json({**content, **further}))
+        self._write(self.SETTINGS, to_json({**content, **further}))
 
-    def _names(self) -> tuple[str, ...]:
-        return *super()._names(), self.PARTIAL
+    def names(self) -> tuple[str, ...]:
+        return *super().names(), self.PARTIAL
 
     def read_ids(self) -> set[str]:
         return {entry["id"] for entry in self.read_runs()}
@@ -339,7 +409,7 @@ class StackFiles(TrainingFiles):
         return _read_arrays(self.scores)
 
     def write_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
-        _write_arrays(self.scores, arrays)
+        self._write(self.SCORES, _bytes_of(arrays))
 
     def read_partial(self) -> dict[str, np.ndarray]:
         """What was scored so far: ``own``, ``best``, ``last`` [P, S, T] and ``curve`` [P, S, E].
@@ -349,7 +419,7 @@ class StackFiles(TrainingFiles):
         return _read_arrays(self.partial)
 
     def write_partial(self, arrays: Mapping[str, np.ndarray]) -> None:
-        _write_arrays(self.partial, arrays)
+        write_atomic(self.partial, _bytes_of(arrays))
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -362,10 +432,10 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
-def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def _bytes_of(arrays: Mapping[str, np.ndarray]) -> bytes:
     file = io.BytesIO()
     np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
-    write_atomic(path, file.getvalue())
+    return file.getvalue()
 
 
 @dataclass(frozen=True)
@@ -374,6 +444,7 @@ class StudyFiles:
 
     folder: Path
 
+    KIND: ClassVar[Kind] = "study"
     PLAN: ClassVar[str] = "plan.json"
     STUDY: ClassVar[str] = "study.toml"
     RUNS: ClassVar[str] = "runs"
@@ -386,6 +457,19 @@ class StudyFiles:
     @property
     def study(self) -> Path:
         return self.folder / self.STUDY
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the files that a study writes."""
+        return self.PLAN, self.STUDY
+
+    def refuse_links(self) -> None:
+        """Refuse to train in folders that are elsewhere."""
+        for path in (self.folder / self.RUNS, self.folder / self.STACKS):
+            if path.is_symlink():
+                raise ValueError(
+                    f"{path} is a link, and a study keeps a folder of its own there: remove the "
+                    "link, or choose another --out"
+                )
 
     def run(self, identity: str) -> RunFiles:
         return RunFiles(self.folder / self.RUNS / identity)
@@ -411,13 +495,35 @@ def _by_task(tasks: range, scores: np.ndarray) -> dict[str, float | None]:
     return finite(dict(zip(map(str, tasks), scores.tolist(), strict=True)))
 
 
+class JournalError(ValueError):
+    """Somebody else has written to the scores of a run, or removed them, while it was trained."""
+
+
 class Journal:
-    """Writes scores.jsonl: lines are added, and cut off again that a snapshot does not know."""
+    """Writes scores.jsonl: lines are added, and cut off again that a snapshot does not know.
+
+    The file is open, and locked, from beginning to end, and it must always be as long as what was
+    written to it: a second process that writes the same scores would make a run of neither.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = 0
         self._sha = hashlib.sha256()
+        try:
+            descriptor = not_through_a_link(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        except OSError:
+            if path.is_symlink():
+                text = f"{path} is a link, and scores are written through none: remove it"
+                raise ValueError(text) from None
+            raise
+        self._file = os.fdopen(descriptor, "r+b", buffering=0)
+        if lock_file(descriptor, wait=False) is False:
+            self.close()
+            raise FolderBusyError(f"{path} is being written by another process")
+
+    def close(self) -> None:
+        self._file.close()
 
     @property
     def sha256(self) -> str:
@@ -426,18 +532,16 @@ class Journal:
 
     def begins_with(self, size: int, sha256: str) -> bool:
         """Whether the first ``size`` bytes on the disk are those that were written."""
-        with open(self.path, "rb") as file:
-            return hashlib.sha256(file.read(size)).hexdigest() == sha256
+        return hashlib.sha256(self._read(size)).hexdigest() == sha256
 
     def on_disk(self) -> int:
-        return self.path.stat().st_size if self.path.exists() else 0
+        return os.fstat(self._file.fileno()).st_size
 
     def cut(self, size: int) -> None:
         """Forget what was written after the state that training goes on from."""
-        with open(self.path, "ab") as file:
-            file.truncate(size)
+        self._file.truncate(size)
         self.size = size
-        self._sha = hashlib.sha256(self.path.read_bytes())
+        self._sha = hashlib.sha256(self._read(size))
 
     def append(
         self,
@@ -450,11 +554,40 @@ class Journal:
         entry: dict[str, Any] = {"after": after, "scores": _by_task(tasks, scores)}
         if others:
             entry["others"] = {name: _by_task(tasks, found) for name, found in others.items()}
-        line = json.dumps(entry) + "\n"
-        with naming(self.path), open(self.path, "ab") as file:
-            self.size += file.write(line.encode())
-        self._sha.update(line.encode())
+        line = (json.dumps(entry) + "\n").encode()
+        self.require_alone()
+        with naming(self.path):
+            left = memoryview(line)
+            while left:  # an unbuffered write may stop early
+                count = self._file.write(left)
+                self.size += count
+                left = left[count:]
+        self._sha.update(line)
 
     def sync(self) -> None:
-        with naming(self.path), open(self.path, "ab") as file:
-            os.fsync(file.fileno())
+        with naming(self.path):
+            os.fsync(self._file.fileno())
+
+    def require_alone(self) -> None:
+        """Stop where somebody else has written to the file.
+
+        Raises:
+            JournalError: it is longer or shorter than what was written, or another file.
+        """
+        size = self.on_disk()
+        if size != self.size:
+            raise JournalError(
+                f"{self.path} has {size:,} bytes, and this run has written {self.size:,}: another "
+                "process writes to it; end that, and the same command goes on from the last "
+                "snapshot"
+            )
+        if not is_at(self._file.fileno(), self.path):
+            raise JournalError(
+                f"{self.path} was removed or replaced while this run wrote it; the same command "
+                "goes on from the last snapshot"
+            )
+
+    def _read(self, size: int) -> bytes:
+        with open(self._file.fileno(), "rb", closefd=False) as file:
+            file.seek(0)
+            return file.read(size)

@@ -23,6 +23,7 @@ import numpy as np
 
 from longtail.runs.files import RunFiles, StackFiles, TrainingFiles
 from longtail.support.downloads import digest
+from longtail.support.opened import content
 
 TOLERANCE = 1e-6
 
@@ -56,7 +57,26 @@ def damage(files: TrainingFiles, *, weights: bool = True) -> str | None:
     return None
 
 
-def _difference(files: TrainingFiles, name: str, wanted: str) -> str | None:
+def weights_damage(files: RunFiles) -> str | None:
+    """What is wrong with the weights of a finished run, as a sentence; None where nothing is.
+
+    A report reads no weights, but says so: large ones are hashed once, and again when their size or
+    time has changed.
+    """
+    try:
+        recorded = files.recorded()
+    except (OSError, ValueError):
+        return None  # `damage` says it
+    for name in (RunFiles.WEIGHTS, RunFiles.AVERAGE):
+        wanted = recorded and recorded.sha256.get(name)
+        if wanted and (wrong := _difference(files, name, wanted, remembering=True)):
+            return wrong
+    return None
+
+
+def _difference(
+    files: TrainingFiles, name: str, wanted: str, *, remembering: bool = False
+) -> str | None:
     """Why a file that the checksums name is not the one that was written; None where it is."""
     path = files.folder / name
     if path.name != name:
@@ -64,7 +84,7 @@ def _difference(files: TrainingFiles, name: str, wanted: str) -> str | None:
     try:
         if not path.is_file():
             return f"{name} is missing"
-        found = digest(path)
+        found = content(path).sha256 if remembering else digest(path)
     except OSError as error:  # nobody may read it, or no file can have such a name
         return f"{name:.80} cannot be read: {error.strerror or error}"
     if found != wanted:

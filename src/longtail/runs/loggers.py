@@ -55,6 +55,7 @@ class TensorBoard(Logger):
 
     @staticmethod
     def forget(name: str, folder: Path) -> None:
+        refuse_links(name, folder)
         for path in (folder / "tensorboard" / slug(name)).glob("events.out.tfevents.*"):
             path.unlink()
 
@@ -145,17 +146,26 @@ LOGGERS: dict[str, type[Logger]] = {
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
 }
+FOLDERS = ("tensorboard", "wandb", "mlruns")  # theirs, below a run or a study
 
 
 def make(tool: str, name: str, config: Mapping[str, Any], folder: Path) -> Logger:
     """The logger called `tool`; `ValueError` says what to install where its library is missing."""
     require(tool)
     folder.mkdir(parents=True, exist_ok=True)
+    refuse_links(name, folder)
     try:
         return LOGGERS[tool](name, config, folder)
     except ImportError as error:
         extra = LOGGERS[tool].extra
         raise ValueError(f"{error}: pip install 'longtail[{extra}]'") from None
+
+
+def refuse_links(name: str, folder: Path) -> None:
+    """Refuse to log into a folder that is elsewhere."""
+    for path in (*(folder / of for of in FOLDERS), folder / "tensorboard" / slug(name)):
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, and longtail writes through none: remove it")
 
 
 def require(tool: str) -> None:

@@ -22,6 +22,7 @@ from longtail.runs.config import RunConfig
 from longtail.runs.files import Journal, RunFiles, StackFiles
 from longtail.runs.fingerprint import Fingerprint, Watch, change, code_now
 from longtail.runs.fingerprint import read as read_fingerprint
+from longtail.runs.integrity import damage
 from longtail.runs.progress import Moment, Reporter, Ticker
 from longtail.runs.progress import reporter as choose_reporter
 from longtail.runs.snapshot import (
@@ -34,8 +35,8 @@ from longtail.runs.snapshot import (
 from longtail.runs.summary import run_summary, stack_summaries
 from longtail.runs.values import first_difference
 from longtail.support.devices import choose_device, hardware
-from longtail.support.files import FolderLock
 from longtail.support.machine import most_threads, now, versions
+from longtail.support.mark import taken
 from longtail.support.random import derive
 from longtail.support.signals import Stopped, StopRequest
 from longtail.tasks import TaskSequence
@@ -120,23 +121,24 @@ def train_run(
     with _held(files, settings, [config.id], Claim(code_now(config), options, tell)):
         if files.result.exists():
             result = _known_summary(files)
+            _require_undamaged(files)
         else:
             with _threads(options.threads):
                 seed_generators(derive(config.seed, "run"))
                 run = build_run(config, place)
                 _require_same_tasks(files, run.sequence)
                 record = _recorder(files, settings, watch)
-                session = Session(
+                with Session(
                     run, files, settings, tell, options.snapshot_minutes, options.stop_on_nan
-                )
-                session.train(_title(config), on_step)
-                result = run_summary(run, config)
-                if options.weights:
-                    _write_weights(files, run)
-                session.write_timing()
-                record()
-                files.finish([config.id], result)
-                session.drop_snapshots()
+                ) as session:
+                    session.train(_title(config), on_step)
+                    result = run_summary(run, config)
+                    if options.weights:
+                        _write_weights(files, run)
+                    session.write_timing()
+                    record()
+                    files.finish([config.id], result)
+                    session.drop_snapshots()
     tell.finish(result, str(out))
     return result
 
@@ -169,16 +171,16 @@ def train_stack(
             _require_same_tasks(files, stack.run.sequence)
             record = _recorder(files, settings, watch)
             ids = {"runs": list(settings)}
-            session = Session(
+            with Session(
                 stack.run, files, ids, tell, options.snapshot_minutes, options.stop_on_nan
-            )
-            session.train(f"{len(configs)} runs of {configs[0].benchmark}", on_step)
-            result, arrays = stack_summaries(stack)
-            files.write_scores(arrays)
-            session.write_timing()
-            record()
-            files.finish(list(settings), result)
-            session.drop_snapshots()
+            ) as session:
+                session.train(f"{len(configs)} runs of {configs[0].benchmark}", on_step)
+                result, arrays = stack_summaries(stack)
+                files.write_scores(arrays)
+                session.write_timing()
+                record()
+                files.finish(list(settings), result)
+                session.drop_snapshots()
             files.partial.unlink(missing_ok=True)
     return result
 
@@ -211,7 +213,7 @@ def _recorder(
         nonlocal written
         found = watch.fingerprint()
         found = Fingerprint(found.code, {**written.data, **found.data})
-        if found != written:
+        if found != written or files.SETTINGS not in files.written:
             files.write_settings(settings, found.as_dict())
             written = found
 
@@ -227,19 +229,19 @@ def _held(
 
     A new folder is left as it was where anything goes wrong before training begins.
     """
-    with FolderLock(files.folder) as lock:
-        new = {path.name for path in files.folder.iterdir()} <= {files.lock.name}
+    with taken(files.folder, files.KIND) as folder:
         try:
-            files.refuse_folders()
+            files.refuse_strangers()
+            files.remove_left_drafts()
             if claim.options.fresh:
                 files.clear()
             _claim(files, settings, runs, claim.code)
             _renew(files, settings, claim)
             yield
         except Exception:
-            if new and not files.tasks.exists():
+            if folder.new and not files.tasks.exists():
                 files.settings.unlink(missing_ok=True)
-                lock.leave_nothing()
+                folder.leave_nothing()
             raise
 
 
@@ -349,6 +351,15 @@ def _known_summary(files: RunFiles) -> dict[str, Any]:
         raise ValueError(text) from None
 
 
+def _require_undamaged(files: RunFiles) -> None:
+    """Refuse to call a run finished whose weights, or any other of its files, are gone."""
+    if wrong := damage(files):
+        raise ValueError(
+            f"{files.folder} has finished, but {wrong}; put the file back, or give --fresh to "
+            "compute the run anew"
+        )
+
+
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
     before = torch.get_num_threads()
@@ -408,8 +419,23 @@ class Session:
         self.seconds, self.sessions, self.started = 0.0, 0, now()
         rows = run.sequence.trained_rows
         self.work = np.concatenate(([0.0], np.cumsum(rows))) / max(float(rows.sum()), 1.0)
-        self.resumed = self._resume()
+        try:
+            self.resumed = self._resume()
+        except BaseException:
+            self.close()
+            raise
         self.sessions += 1
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the scores; the folder is held by who made this session."""
+        if self.journal is not None:
+            self.journal.close()
 
     def train(self, title: str, on_step: Callable[[Run], None] | None = None) -> None:
         run = self.run
@@ -450,6 +476,9 @@ class Session:
         self._look_for_divergence(at_once=True)
         if not self.snapshots.never:
             self.save(keep=1)  # the end is a state too; nothing will fall back from it
+        if self.journal is not None:
+            self.journal.require_alone()
+            self.files.written[self.files.SCORES] = self.journal.sha256
 
     def _goes_on(self) -> str:
         """What the next call does with a run that was stopped."""

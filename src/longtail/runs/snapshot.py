@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,11 +24,11 @@ from typing import IO, Any, cast
 import numpy as np
 import torch
 
+from longtail.runs.files import SNAPSHOT_DRAFT, remove_snapshot, snapshots_in
 from longtail.runs.values import first_difference
-from longtail.support.files import drafting
+from longtail.support.files import drafting, remove_left_drafts
 
 FORMAT = 1  # of what is in a snapshot; those from before it was written down are of the first
-DRAFT = "snapshot.pt"  # what a snapshot is called that has no checksum yet
 ZIP = b"PK\x03\x04"  # how a file of `torch.save` begins
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -94,14 +93,15 @@ class Snapshots:
         old = self.files()
         try:
             path = self._write(
-                {"format": FORMAT, "config": self.config, "state": dict(state)}, _number(old) + 1
+                {"format": FORMAT, "config": self.config, "state": dict(state)},
+                _number(snapshots_in(self.folder)) + 1,
             )
         except OSError as error:
             left = f"; the last good one is {old[-1]}" if old else "; there is no earlier one"
             text = f"cannot write a snapshot to {self.folder}: {error.strerror or error}{left}"
             raise SnapshotError(error.errno, text) from error
         for extra in old[: max(0, len(old) + 1 - keep)]:
-            _remove(extra)
+            remove_snapshot(extra)
         self._last = self._clock()
         self._cost = self._last - began
         self.seconds += self._cost
@@ -110,11 +110,12 @@ class Snapshots:
 
     def clear(self) -> None:
         for path in self.files():
-            _remove(path)
+            remove_snapshot(path)
+        remove_left_drafts(self.folder, [SNAPSHOT_DRAFT])
 
     def load(self, usable: Callable[[dict[str, Any]], str | None] | None = None) -> dict | None:
         """The newest snapshot that is whole, or None; ``usable`` may find a reason against one."""
-        files = self.files()
+        files = snapshots_in(self.folder)
         for path in reversed(files):
             instead = (
                 "using the one before it" if path != files[0] else "starting from the first task"
@@ -131,18 +132,18 @@ class Snapshots:
                 # The run goes on from here, so what came after leads nowhere.
                 for newer in self.files():
                     if newer > path:
-                        _remove(newer)
+                        remove_snapshot(newer)
                 return content["state"]
             self.warn(f"snapshot {path} cannot be used ({reason}); {instead}")
         return None
 
     def files(self) -> list[Path]:
-        """Published snapshots, oldest first; temporary files of a dead process do not count."""
-        return sorted(self.folder.glob("[0-9]*-*.pt"))
+        """Published snapshots, oldest first; drafts do not count, nor folders of such names."""
+        return [path for path in snapshots_in(self.folder) if not path.is_dir()]
 
     def _write(self, content: dict[str, Any], number: int) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with drafting(self.folder / DRAFT) as draft:
+        with drafting(self.folder / SNAPSHOT_DRAFT) as draft:
             hashed = _HashedFile(draft.file)
             torch.save(content, cast(IO[bytes], hashed))
             hashed.finish()
@@ -211,14 +212,6 @@ def newest_config(folder: Path) -> dict[str, Any] | None:
 
 def _number(files: list[Path]) -> int:
     return int(files[-1].name.split("-")[0]) if files else 0
-
-
-def _remove(path: Path) -> None:
-    """Remove a snapshot, or what is as good as a damaged one: a folder under such a name."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Any]:

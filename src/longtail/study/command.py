@@ -34,7 +34,7 @@ from longtail.study.local import train_jobs_here, train_jobs_in_processes
 from longtail.study.ray_engine import train_jobs_on_ray
 from longtail.study.reuse import Survey, begun_runs, survey
 from longtail.support.devices import choose_device
-from longtail.support.files import FolderLock
+from longtail.support.mark import Mark, read_mark, refuse_strangers, taken, write_mark
 
 MOST_SHOWN = 200
 
@@ -117,12 +117,17 @@ def run_study(options: StudyOptions) -> int:
         choose = options.choose and bool(study.select.get("seeds"))
         parts.append(replace(options, file=file, out=out / part, only=only, choose=choose))
     codes = []
-    for one in parts:
-        if options.json:
-            print(json.dumps({"event": "study", "file": str(one.file), "folder": str(one.out)}))
-        elif not options.quiet:
-            print(f"{one.file}, in {one.out}", flush=True)
-        codes.append(choose_and_train(one) if one.choose else train_study(one))
+    refuse_strangers(out, "studies")
+    try:
+        for one in parts:
+            if options.json:
+                print(json.dumps({"event": "study", "file": str(one.file), "folder": str(one.out)}))
+            elif not options.quiet:
+                print(f"{one.file}, in {one.out}", flush=True)
+            codes.append(choose_and_train(one) if one.choose else train_study(one))
+    finally:  # a part that was refused has made no folder
+        if out.is_dir() and read_mark(out) is None:
+            write_mark(out, Mark("studies"))
     return max(codes)
 
 
@@ -155,11 +160,12 @@ def train_study(options: StudyOptions) -> int:
         folder = survey_folder(asked, files, options)
         show_plan(folder, files.folder, options, stack=study.stack)
         return 0
-    with FolderLock(files.folder) as lock:
+    with taken(files.folder, files.KIND, files.names()) as held:
         try:
+            files.refuse_links()
             folder = survey_folder(asked, files, options)
         except Exception:  # nothing has been written yet
-            lock.leave_nothing()
+            held.leave_nothing()
             raise
         shown = train_missing(study, folder, files, options)
     failed = show_end(files.folder, shown, options)

@@ -21,6 +21,7 @@ from longtail.study.jobs import Job
 from longtail.study.reuse import Survey
 from longtail.support.devices import choose_device
 from longtail.support.files import parse_json
+from longtail.support.processes import new_process, safe_path
 from longtail.training import Interrupted, Run, train
 
 SECONDS = 2.0  # of training, for each kind of job
@@ -69,10 +70,10 @@ def measure(jobs: Sequence[Job], device: str) -> tuple[Mapping[Kind, float], str
     found: dict[Kind, float] = {}
     if not jobs:
         return found, ""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_sample_all, args=(theirs, list(jobs), device), daemon=True)
-    process.start()
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = new_process(_sample_all, (theirs, list(jobs), device))
+    with safe_path():
+        process.start()
     theirs.close()
     end = time.monotonic() + LIMIT
     problem = f"their first steps take longer than {LIMIT:g} s, so that finished runs must tell"

@@ -209,6 +209,7 @@ def train_job(job: Job, out: Path, options: JobOptions, send: Send) -> None:
     tell, files = Forward(send), job.files(out)
     commit()  # of the code that begins the run, whatever is checked out when it ends
     try:
+        files.refuse_strangers()
         _clear_damaged(files)
         if job.stacked:
             _train_stack(job, out, options, tell)

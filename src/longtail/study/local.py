@@ -36,6 +36,7 @@ from longtail.study.display import Overview
 from longtail.study.jobs import Job, JobOptions, train_job
 from longtail.support.machine import usable_cores
 from longtail.support.opened import listen
+from longtail.support.processes import new_process, safe_path
 from longtail.support.signals import SIGNALS
 
 OWN_GROUP = hasattr(os, "setpgrp")  # POSIX
@@ -154,12 +155,9 @@ def _start(
     slot: int, workers: int, out: Path, options: JobOptions
 ) -> tuple[Connection, BaseProcess]:
     """A new process, from nothing: a copy of this one would share its threads and its GPU."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=take_jobs, args=(theirs, slot, workers, out, options), daemon=True
-    )
-    with _interrupts_blocked():
+    ours, theirs = multiprocessing.Pipe()
+    process = new_process(take_jobs, (theirs, slot, workers, out, options))
+    with safe_path(), _interrupts_blocked():
         process.start()
     theirs.close()
     return ours, process

@@ -24,10 +24,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from longtail.runs.files import RunFiles
+from longtail.runs.files import RunFiles, StackFiles, StudyFiles, remove_snapshot, snapshots_in
 from longtail.study.display import Overview
 from longtail.study.jobs import Job, JobOptions, train_job
-from longtail.support.files import LOCK, is_draft
+from longtail.support.files import LOCK, is_draft, write_atomic
+from longtail.support.mark import refuse_strangers
 
 RETRIES = 3  # of a job whose worker died; its own errors are final
 SEND_SECONDS = 10.0
@@ -48,6 +49,11 @@ class Post:
         return taken
 
     def store(self, folder: str, archive: bytes) -> None:
+        stacked = folder.startswith(f"{StudyFiles.STACKS}/")
+        try:
+            refuse_strangers(self.out / folder, "stack" if stacked else "run")
+        except ValueError:  # the job has failed with this sentence, and nothing new has come
+            return
         unpack(archive, self.out / folder)
 
     def fetch(self, folder: str) -> bytes:
@@ -69,14 +75,30 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(archive: bytes, folder: Path) -> None:
-    """Replaces a folder by the content of an archive; what the archive lacks is removed last."""
+    """Replaces the files of a run or a stack by those of an archive, through no link."""
+    arrived = set()
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(archive)) as content:
-        names = {member.name for member in content.getmembers()}
-        content.extractall(folder, filter="data")
-    for path in folder.rglob("*"):
-        if path.is_file() and path.name != LOCK and str(path.relative_to(folder)) not in names:
-            path.unlink()
+        for member in content.getmembers():
+            path = folder / member.name
+            inside = folder.resolve() / Path(member.name).parent
+            if Path(member.name).is_absolute() or path.parent.resolve() != inside:
+                raise ValueError(f"{path} leads out of {folder}, by its name or through a link")
+            source = content.extractfile(member) if member.isfile() else None
+            if source is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, source.read())
+                arrived.add(path)
+    for path in _ours(folder) - arrived:  # what was removed there
+        remove_snapshot(path)
+
+
+def _ours(folder: Path) -> set[Path]:
+    """The files that training may have written to a folder."""
+    paths = set(snapshots_in(folder / RunFiles.SNAPSHOTS))
+    for files in (RunFiles(folder), StackFiles(folder)):
+        paths.update(folder / name for name in files.names())
+    return paths
 
 
 def train_job_remotely(

@@ -77,7 +77,10 @@ class Survey:
                 if stack.settings.exists():
                     _require_whole(stack, self.wanted)
             folders += [*begun, *map(files.run, self.wanted)]
-        for folder in {f.folder: f for f in folders}.values():
+        unique = {f.folder: f for f in folders}.values()
+        for folder in unique:
+            folder.refuse_strangers()  # all of them, before anything is removed
+        for folder in unique:
             folder.clear()
 
 

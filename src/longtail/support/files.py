@@ -15,7 +15,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +123,7 @@ def drafting(path: Path, buffering: int = -1) -> Iterator[Draft]:
     process left is removed by the next draft of the same file.
     """
     with naming(path):
-        _remove_left_drafts(path)
+        remove_left_drafts(path.parent, [path.name])
         draft = _open_draft(path, buffering)
     try:
         with naming(path), draft.file:
@@ -152,13 +152,13 @@ def _open_draft(target: Path, buffering: int) -> Draft:
             descriptor = not_through_a_link(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileExistsError:
             continue
-        if _lock(descriptor, wait=True) is None or is_at(descriptor, path):
+        if lock_file(descriptor, wait=True) is None or is_at(descriptor, path):
             return Draft(os.fdopen(descriptor, "wb", buffering), path)
         os.close(descriptor)  # taken for a dead one in the moment before it was locked
 
 
-def _remove_left_drafts(target: Path) -> None:
-    """Remove the drafts of ``target`` that no living process writes.
+def remove_left_drafts(folder: Path, targets: Collection[str]) -> None:
+    """Remove the drafts of these files of a folder that no living process writes.
 
     The kernel gives a lock back when a process ends, however it ends, whatever its number was and
     in whichever container. A draft made under another kernel may lie on a volume that carries no
@@ -166,12 +166,12 @@ def _remove_left_drafts(target: Path) -> None:
     """
     names: list[str] = []
     with suppress(OSError):  # no such folder, or not to be listed: writing will tell
-        names = os.listdir(target.parent)
+        names = os.listdir(folder)
     for name in names:
         draft = _DRAFT.fullmatch(name)
-        if draft is not None and draft["target"] == target.name:
+        if draft is not None and draft["target"] in targets:
             with suppress(OSError):  # another process was faster, or it is not ours to remove
-                _remove_if_dead(target.with_name(name), ours=draft["kernel"] == _kernel())
+                _remove_if_dead(folder / name, ours=draft["kernel"] == _kernel())
 
 
 def _remove_if_dead(draft: Path, *, ours: bool) -> None:
@@ -185,14 +185,14 @@ def _remove_if_dead(draft: Path, *, ours: bool) -> None:
         return
     descriptor = not_through_a_link(draft, os.O_RDWR | os.O_NONBLOCK)
     try:
-        locked = _lock(descriptor, wait=False)
+        locked = lock_file(descriptor, wait=False)
         if (locked and ours) or (locked is not False and stale):
             draft.unlink()  # still locked: its writer may be waiting for the lock it begins with
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, *, wait: bool) -> bool | None:
+def lock_file(descriptor: int, *, wait: bool) -> bool | None:
     """Whether a file could be locked; None where the system or the volume has no such locks."""
     if fcntl is None:
         return None
@@ -263,7 +263,8 @@ def not_through_a_link(path: str | Path, flags: int) -> int:
 class FolderLock:
     """A lock on ``folder/.lock``, for use in a ``with`` statement.
 
-    The kernel drops it when the process ends, however it ends, so a killed run leaves nothing to
+    The folder itself is locked too, where the volume can do that: somebody may remove the file. The
+    kernel drops both when the process ends, however it ends, so a killed run leaves nothing to
     clean up. On POSIX the process number in the file serves the message; elsewhere `filelock` knows
     how to lock, and who has done so is not said.
     """
@@ -271,6 +272,7 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
         self._file: IO[str] | None = None
+        self._folder: int | None = None  # its descriptor
         self._other: Any = None  # a lock of filelock's
         self._made: list[Path] = []  # folders that were not there before, the innermost first
         self._leave_nothing = False
@@ -285,6 +287,7 @@ class FolderLock:
             file = self._opened()
             if file is not None and self._locked(file):
                 self._file = file
+        self._lock_folder()
         self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()
@@ -329,6 +332,16 @@ class FolderLock:
         file.close()
         return False
 
+    def _lock_folder(self) -> None:
+        assert self._file is not None
+        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if lock_file(descriptor, wait=False) is False:  # its holder's lock file was removed
+            os.close(descriptor)
+            self._file.close()
+            self._file = None
+            raise FolderBusyError(f"{self.path.parent} is in use by another process")
+        self._folder = descriptor
+
     def _acquire_elsewhere(self) -> None:
         from filelock import FileLock, Timeout
 
@@ -348,6 +361,9 @@ class FolderLock:
         if self._other is not None:
             self._other.release()  # Windows removes no file that is open
             self._other = None
+        if self._folder is not None:  # first: who finds no lock file shall find no other lock
+            os.close(self._folder)
+            self._folder = None
         if self._leave_nothing:
             with suppress(OSError):
                 self.path.unlink()
