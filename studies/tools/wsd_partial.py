@@ -29,7 +29,6 @@ from longtail.runs.build import Stack
 from longtail.runs.config import RunConfig, resolve
 from longtail.runs.files import StackFiles, StudyFiles
 from longtail.runs.progress import finite
-from longtail.support.files import write_json
 from longtail.tasks import validation_share
 
 
@@ -108,14 +107,14 @@ def _write_stack(
         }
         for config, place in zip(configs, places, strict=True)
     ]
-    files.folder.mkdir(parents=True)
+    files.make_folder()
     kept = {name: arrays[name][..., : len(words)] for name in ("own", "best", "last")}
     kept |= {"curve": arrays["curve"]}
     stacked: dict[str, Any] = {k: np.stack([v[p] for p in places]) for k, v in kept.items()}
     stacked |= {"after": arrays["after"]}
     stacked |= {"test_sizes": words.test_sizes, "train_sizes": words.train_sizes}
     files.write_scores(stacked)
-    write_json(files.tasks, {"names": [str(name) for name in words.names]})
+    files.write_tasks(words.names, words.train_sizes, words.test_sizes)
     files.write_settings({config.id: config.as_dict() for config in configs})
     files.finish([entry["id"] for entry in entries], entries)
 

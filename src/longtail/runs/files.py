@@ -168,6 +168,13 @@ class TrainingFiles(ABC):
                 "the link, or choose another --out"
             )
 
+    def make_folder(self) -> None:
+        """Make the folder, with its mark, where it is not there yet; refuse somebody else's."""
+        refuse_strangers(self.folder, self.KIND)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if read_mark(self.folder) is None:
+            write_mark(self.folder, Mark(self.KIND))
+
     def clear(self) -> None:
         """Remove what training wrote here, the end mark first; nobody else's files."""
         self.refuse_strangers()
@@ -243,12 +250,9 @@ class TrainingFiles(ABC):
     def record_failure(self, error: str, details: str = "") -> None:
         """Write down why a job failed, where the folder is, or can become, one of ours."""
         try:
-            refuse_strangers(self.folder, self.KIND)
+            self.make_folder()
         except ValueError:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if read_mark(self.folder) is None:
-            write_mark(self.folder, Mark(self.KIND))
         write_json(self.error, {"error": error, "traceback": details})
 
 

@@ -160,7 +160,13 @@ def take_for_report(folder: Path, names: Collection[str], *, source: bool) -> No
         _require_folders_of_ours(folder)
     elif mark is None:
         refuse_strangers(folder, "report")
-    _refuse_names(folder, names)
+    try:
+        _refuse_names(folder, names)
+    except ValueError:
+        again = read_mark(folder)
+        if again is not None and again.report:  # another process writes its report just now
+            return
+        raise
     with refusing(folder, "cannot be made a folder"):
         folder.mkdir(parents=True, exist_ok=True)
     with refusing(folder, "cannot be written to"):
