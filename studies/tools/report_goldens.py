@@ -32,6 +32,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,12 @@ def say(
     before = dict(os.environ)
     os.environ.update(terminal)
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+        with (
+            contextlib.redirect_stdout(said),
+            contextlib.redirect_stderr(errors),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")  # that a font lacks a letter
             code = main(["report", str(folder), "--out", str(out), *words])
     finally:
         os.environ.clear()
@@ -338,41 +344,49 @@ def _glyph(renderer: Any) -> dict[str, Any]:
 # Comparing -------------------------------------------------------------------------------------
 
 
+WIDTH = 160  # letters shown of a line that differs
+
+
 def compare(before: Path, after: Path, only: list[str], *, numbers: bool, most: int) -> int:
-    """Prints which numbers differ in a bit, and which texts in a word."""
-    differing = texts = same = 0
+    """Prints which numbers differ in a bit, and which texts in a word.
+
+    What only the later tree says is shown and is no difference.
+    """
+    counts = dict.fromkeys(("same", "differs", "gone", "added"), 0)
+    texts = 0
     for golden in chosen(only):
         for name in golden.reports:
             old, new = before / golden.name / name, after / golden.name / name
             called = f"{golden.name}, {name}"
             if not old.is_dir() or not new.is_dir():
                 print(f"{called}: not in {new if old.is_dir() else old}")
-                differing += 1
+                counts["gone"] += 1
                 continue
-            equal, lines = _compare_numbers(old / "numbers.json", new / "numbers.json")
-            same, differing = same + equal, differing + len(lines)
-            for line in lines[:most]:
-                print(f"{called}: {line}")
-            if len(lines) > most:
-                print(f"{called}: {len(lines) - most} more numbers")
+            found = _compare_numbers(old / "numbers.json", new / "numbers.json")
+            counts["same"] += found.pop("same")
+            for what, lines in found.items():
+                counts[what] += len(lines)
+                for line in lines[:most]:
+                    print(f"{called}: {what}: {line}")
+                if len(lines) > most:
+                    print(f"{called}: {what}: {len(lines) - most} more numbers")
             if not numbers:
                 texts += _compare_texts(called, old, new, most)
-    print(f"{same} numbers are the same bits, {differing} differ; {texts} texts differ")
-    return 1 if differing or texts else 0
+    print(
+        f"{counts['same']} numbers are the same bits, {counts['differs']} differ, "
+        f"{counts['gone']} gone, {counts['added']} added; {texts} texts differ"
+    )
+    return 1 if counts["differs"] or counts["gone"] or texts else 0
 
 
-def _compare_numbers(old: Path, new: Path) -> tuple[int, list[str]]:
+def _compare_numbers(old: Path, new: Path) -> dict[str, Any]:
+    """How many are the same, and of the others what became of each, as lines."""
     was, now = (json.loads(path.read_text(encoding="utf-8")) for path in (old, new))
-    lines = []
-    for key in was.keys() | now.keys():
-        if key not in now:
-            lines.append(f"gone: {key} = {was[key]:.100}")
-        elif key not in was:
-            lines.append(f"added: {key} = {now[key]:.100}")
-        elif was[key] != now[key]:
-            lines.append(f"differs: {key} {_change(was[key], now[key])}")
-    same = len(was.keys() & now.keys()) - sum(line.startswith("differs") for line in lines)
-    return same, sorted(lines, key=lambda line: (not line.startswith("differs"), line))
+    gone = [f"{key} = {was[key]:.100}" for key in was if key not in now]
+    added = [f"{key} = {now[key]:.100}" for key in now if key not in was]
+    both = [key for key in was if key in now]
+    differs = [f"{key} {_change(was[key], now[key])}" for key in both if was[key] != now[key]]
+    return {"same": len(both) - len(differs), "differs": differs, "gone": gone, "added": added}
 
 
 def _change(was: str, now: str) -> str:
@@ -405,7 +419,7 @@ def _compare_texts(called: str, old: Path, new: Path, most: int) -> int:
             if line[:1] in "+-" and line[:3] not in ("+++", "---")
         ]
         for line in changes[:most]:
-            print(f"    {line}")
+            print(f"    {line[:WIDTH]}")
         if len(changes) > most:
             print(f"    and {len(changes) - most} more lines")
     return count
