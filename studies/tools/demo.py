@@ -47,11 +47,10 @@ def report(out: Path) -> int:
     beside = [sys.executable, __file__, "--beside", "--out", str(out)]
     with subprocess.Popen(beside) as writing:
         # Imported here: the study's workers import this file and need none of them.
-        from rich.console import Console
-
         from longtail.report.command import show, write
         from longtail.report.figures import NAMES
         from longtail.report.results import load
+        from longtail.support.console import Console
 
         results = load(out)
         others = [name for name in NAMES if name not in BESIDE]

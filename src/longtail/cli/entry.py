@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from longtail.cli.parser import Parser
 from longtail.support import threads
+from longtail.support.terminal import guarded
 
 COMMANDS = {
     "run": ("longtail.cli.run", "train one method on one benchmark"),
@@ -68,6 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complete(make_parser)
     argv = list(sys.argv[1:] if argv is None else argv)
     _print_anything()
+    with guarded():
+        return _answer(argv)
+
+
+def _answer(argv: list[str]) -> int:
     interrupts: list[int] = []
     try:
         with _noting_interrupts(interrupts):

@@ -51,9 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     if args.compare:
-        from rich.console import Console
-
         from longtail.report.compare import compare
+        from longtail.support.console import Console
 
         return compare(*args.compare, console=Console(), as_json=args.json)
     if args.folder is None:

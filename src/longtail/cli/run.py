@@ -112,12 +112,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     named = argv[0] if not argv[0].startswith("-") else None
     known, _ = first.parse_known_args(argv[1:] if named else argv)
 
-    from longtail.runs.config import options, read_toml, whose_setting
+    from longtail.runs.config import check, options, read_toml, whose_setting
 
     file = read_toml(known.config) if known.config else {}
     benchmark = named or file.get("benchmark")
     if benchmark is None:
         raise ValueError("name a benchmark right after `run`, such as `longtail run toy`")
+    check(benchmark, str, "benchmark")  # a file may hold anything
     method = known.method or str(file.get("method", "finetune"))
     optimizer = known.optimizer or str(file.get("optimizer", "continual"))
     settings = options(benchmark, method, optimizer, _optimizer_name(file, known))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.text import Text
 
 from longtail.names import METRICS
@@ -22,6 +21,7 @@ from longtail.report.provenance import provenance
 from longtail.report.results import Results, load
 from longtail.report.selection import as_json, select, without_selection
 from longtail.runs.files import StudyFiles
+from longtail.support.console import Console
 from longtail.support.mark import take_for_report
 
 _STYLES = {"holds": "green", "fails": "bold red", "undecided": "yellow"}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -19,6 +18,7 @@ from longtail.report.results import load
 from longtail.report.statistics import Paired, paired
 from longtail.report.tables import number
 from longtail.runs.progress import finite
+from longtail.support.console import Console
 
 
 def compare(a: Path, b: Path, *, console: Console, as_json: bool = False) -> int:

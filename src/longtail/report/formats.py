@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -18,8 +17,11 @@ from longtail.report.latex import latex
 from longtail.report.tables import Cell, Grid, Table, better, grid, number
 from longtail.report.words import heading
 from longtail.runs.progress import finite
+from longtail.support.console import Console
 from longtail.support.files import write_atomic
+from longtail.support.terminal import printable
 
+FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # how a spreadsheet knows one
 COLOURS = {"close": "green", "near": "yellow", "far": "red"}
 
 
@@ -56,10 +58,22 @@ def as_csv(table: Table) -> str:
     """The long form: one line a row, every number in full."""
     keys = dict.fromkeys(k for r in table.rows for k, v in r.items() if not isinstance(v, list))
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(keys), extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table.rows)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(_csv, keys))
+    for row in table.rows:
+        writer.writerow(_csv(row.get(key)) for key in keys)
     return out.getvalue()
+
+
+def _csv(value: Any) -> Any:
+    """A cell of a CSV file, in which a text that a spreadsheet would compute stays a text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return printable(f"'{value}" if value.startswith(FORMULAS) else value)
+    return value
 
 
 def _cell_text(cell: Cell | None) -> str:
@@ -102,7 +116,7 @@ def markdown(table: Table) -> str:
 
 
 def _md(content: str) -> str:
-    return content.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    return printable(content.replace("|", "\\|").replace("<", "&lt;").replace("\n", " "))
 
 
 def terminal(table: Table, metrics: Sequence[str] | None = None) -> RichTable:
@@ -114,7 +128,9 @@ def terminal(table: Table, metrics: Sequence[str] | None = None) -> RichTable:
     for head in _heads(table, g):
         shown.add_column(Text(head), justify="right", no_wrap=True)
     for names, cells in g.lines:
-        shown.add_row(*map(Text, names), *(_rich_cell(c) for c in cells))
+        # Written out already here, so that a column knows its width.
+        labels = [Text(printable(name)) for name in names]
+        shown.add_row(*labels, *(_rich_cell(c) for c in cells))
     return shown
 
 

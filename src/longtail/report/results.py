@@ -42,6 +42,9 @@ SKIPPED = {
     ".git",
     "__pycache__",
 }
+# What of a configuration a report reads: a name, or a table of settings.
+TYPES = [(name, str, "name") for name in ("benchmark", "method", "optimizer")]
+TYPES += [(name, dict, "table") for name in ("data", "train", "methods", "policy")]
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,10 @@ class Result:
         count = 1 + max(int(index.max()) for _, index, _ in rows if len(index))
         names = names_of(tasks, files, self.problems)
         count = max(count, len(names))
-        test_sizes = _sizes(tasks.get("test_sizes"), count)
+        train_sizes, test_sizes = (
+            _sizes(tasks.get(name), count, name, files.tasks, self.problems)
+            for name in ("train_sizes", "test_sizes")
+        )
         own, best, last = (np.full(count, np.nan) for _ in range(3))
         after, curve = [], []
         better = np.fmax if self.higher_is_better else np.fmin
@@ -200,7 +206,7 @@ class Result:
                     curve.append(float(np.average(values[some], weights=weights[some])))
         return TaskScores(
             names if len(names) == count else [f"task {i + 1}" for i in range(count)],
-            _sizes(tasks.get("train_sizes"), count),
+            train_sizes,
             test_sizes,
             own,
             best,
@@ -229,18 +235,19 @@ class _Stack:
         tasks = read_json(self.files.tasks, dict, self.problems)
         return names_of(tasks, self.files, self.problems)
 
+    def _sizes(self, name: str, member: int, count: int) -> np.ndarray | None:
+        sizes = self.arrays.get(name)
+        if sizes is not None and sizes.ndim == 2:  # the tasks of each member are its own
+            sizes = sizes[member % len(sizes)]
+        return _sizes(sizes, count, name, self.files.scores, self.problems)
+
     def scores(self, member: int) -> TaskScores:
         a = self.arrays
-        sizes = {
-            name: a[name] if a[name].ndim == 1 else a[name][member % len(a[name])]
-            for name in ("train_sizes", "test_sizes")
-            if name in a
-        }
         count = a["own"].shape[-1]
         return TaskScores(
             self.names if len(self.names) == count else [f"task {i + 1}" for i in range(count)],
-            sizes.get("train_sizes"),
-            sizes.get("test_sizes"),
+            self._sizes("train_sizes", member, count),
+            self._sizes("test_sizes", member, count),
             a["own"][member],
             a["best"][member],
             a["last"][member],
@@ -337,7 +344,7 @@ def load(folder: str | Path) -> Results:
             else:
                 continue
             for run in runs:
-                _ = run.seed  # which must be a number
+                _check_types(run.config)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             note(problems, path, f"cannot be read: {why(error)}")
             continue
@@ -419,11 +426,30 @@ def _read_begun_stack(files: StackFiles, problems: list[str]) -> list[Result]:
     ]
 
 
+def _check_types(config: dict[str, Any]) -> None:
+    """Refuses a configuration that no run of ours has written."""
+    int(config.get("seed", 0))
+    for name, kind, what in TYPES:
+        if name in config and not isinstance(config[name], kind):
+            raise ValueError(f"{name} is {config[name]!r}, not a {what}")
+
+
 def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _sizes(values: Any, count: int) -> np.ndarray | None:
-    if not isinstance(values, list) or len(values) < count:
+def _sizes(
+    values: Any, count: int, name: str, file: Path, problems: list[str]
+) -> np.ndarray | None:
+    """The numbers of examples of ``count`` tasks, [T]; None where they are not known."""
+    if values is None:
         return None
-    return np.asarray(values, dtype=np.float64)
+    try:
+        sizes = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        note(problems, file, f"has {name} that are not a list of numbers")
+        return None
+    if sizes.shape != (count,):
+        note(problems, file, f"has {sizes.size} {name} for {count} tasks")
+        return None
+    return sizes

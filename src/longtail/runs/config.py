@@ -332,10 +332,11 @@ def resolve(
     layers[0].pop("fingerprint", None)  # a run's config.toml has one: a record, not a setting
     layers += [dict(flags or {}), dict(_split(text) for text in sets)]
     layers = [flatten(layer) for layer in layers]
-    named = {v for v in (benchmark, *(x.pop("benchmark", None) for x in layers)) if v is not None}
-    if len(named) != 1:
-        raise ValueError(f"name one benchmark, got {', '.join(sorted(map(str, named))) or 'none'}")
-    name = str(named.pop())
+    given = (benchmark, *(layer.pop("benchmark", None) for layer in layers))
+    benchmarks_named = {check(v, str, "benchmark") for v in given if v is not None}
+    if len(benchmarks_named) != 1:
+        raise ValueError(f"name one benchmark, got {', '.join(sorted(benchmarks_named)) or 'none'}")
+    name = benchmarks_named.pop()
     named = ("method", "optimizer", "train.optimizer")
     head = {k: str(v) for layer in layers for k, v in layer.items() if k in named}
     method, optimizer = (head.get(k, d) for k, d in _HEAD.items())

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from longtail.names import METRICS
+from longtail.support.console import Console
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +32,7 @@ from longtail.study.jobs import Job, JobOptions, finished_runs, make_jobs, name
 from longtail.study.local import train_jobs_here, train_jobs_in_processes
 from longtail.study.ray_engine import train_jobs_on_ray
 from longtail.study.reuse import Survey, begun_runs, survey
+from longtail.support.console import Console
 from longtail.support.devices import choose_device
 from longtail.support.mark import Mark, read_mark, refuse_strangers, taken, write_mark
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from longtail.runs.progress import duration, finite
 from longtail.study.jobs import Job
+from longtail.support.console import Console
 
 MOST_ROWS = 24
 
