@@ -38,18 +38,18 @@ $(BIN)/python:
 	@echo "set-up: a virtual environment in $(VENV), some seconds"
 	@$(PYTHON) -m venv $(VENV)
 
-$(CORE): pyproject.toml constraints.txt | $(BIN)/python
+$(CORE): pyproject.toml bench/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "set-up: PyTorch, matplotlib and bokeh into $(VENV), about a minute with packages near; this once"
-	@$(PIP) --editable '.[report]'
+	@$(PIP) --editable '.[report]' --editable ./bench
 	@touch $@
 
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+$(STAMP): pyproject.toml bench/pyproject.toml constraints.txt | $(BIN)/python
 	@echo "set-up: PyTorch and what tests, documentation and integrations need into $(VENV), some two minutes; this once"
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev]' --editable './bench[all]'
 	@touch $(CORE) $@
 
 demo: $(CORE)
-	@$(BIN)/python studies/tools/demo.py
+	@$(BIN)/python bench/tools/demo.py
 
 test: lint
 	$(PYTEST)
@@ -65,7 +65,7 @@ notebooks: $(STAMP)
 	$(BIN)/python docs/notebooks/build.py
 
 dist: $(STAMP)
-	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m build --outdir dist . && $(BIN)/python -m build --outdir dist bench
 
 # Together they bring some 150 packages, so CI's environment is without them. DeepSpeed's build needs torch.
 FRAMEWORKS := .venv-frameworks
@@ -79,13 +79,13 @@ test-frameworks:
 KERNELS := .venv-kernels
 test-kernels:
 	test -x $(KERNELS)/bin/python || $(PYTHON) -m venv $(KERNELS)
-	$(KERNELS)/bin/python -m pip install --quiet --constraint constraints.txt --editable . triton pytest
-	TRITON_INTERPRET=1 $(KERNELS)/bin/python -m pytest tests/models/encoder/test_kernels.py
+	$(KERNELS)/bin/python -m pip install --quiet --constraint constraints.txt --editable . --editable ./bench triton pytest
+	TRITON_INTERPRET=1 $(KERNELS)/bin/python -m pytest bench/tests/encoder/test_kernels.py
 
 soak: $(STAMP)
 	LONGTAIL_FUZZ=$(FUZZ) $(PYTEST) tests/fuzz
-	$(BIN)/python tests/fuzz/input_soak.py --inputs $(INPUTS) --jobs $(JOBS) --seed $(SEED) --out results/soak/inputs.json
-	$(BIN)/python tests/fuzz/kill_soak.py --kills $(KILLS) --jobs $(JOBS) --seed $(SEED) --out results/soak/kills.json
+	$(BIN)/python tests/fuzz/input_soak.py --inputs $(INPUTS) --jobs $(JOBS) --seed $(SEED) --out bench/results/soak/inputs.json
+	$(BIN)/python tests/fuzz/kill_soak.py --kills $(KILLS) --jobs $(JOBS) --seed $(SEED) --out bench/results/soak/kills.json
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 """Draws the figures of docs/benchmarks/fsmol.md.
 
-    python docs/draw_fsmol.py                     forgetting by size, from results/fsmol/table.json
+    python docs/draw_fsmol.py                     forgetting by size, as in the published table
     python docs/draw_fsmol.py --source FSMOL      also molecules and sizes, from the files (RDKit)
     python docs/draw_fsmol.py --check             exit with 1 where the first is no longer true
 
@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
-TABLE = ROOT / "results" / "fsmol" / "table.json"
+TABLE = ROOT / "bench" / "results" / "fsmol" / "table.json"
 POLICIES = {
     "continual": ("Continual Adam (MC)", "#4c78a8"),
     "carry": ("Adam kept", "#8a7a3f"),
@@ -221,7 +221,7 @@ def main(arguments: list[str]) -> int:
         return 0 if fresh else 1
     file.write_text(now, encoding="utf-8")
     if args.source is not None:
-        from longtail.benchmarks.fsmol.assays import read_assays
+        from longtail_bench.fsmol.assays import read_assays
 
         assays = sorted(read_assays(args.source), key=lambda assay: assay.name)
         content = {"sizes": sizes([len(a.labels) for a in assays]), "molecules": molecules(assays)}

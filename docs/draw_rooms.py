@@ -33,7 +33,6 @@ PURPOSE = {
     "training": "THE loop, one step, evaluation",
     "methods": "one file each, the equation on top",
     "benchmarks": "each a sequence and a model",
-    "models": "networks that benchmarks share",
     "replicas": "many small models as one program",
     "memory": "what Continual Adam knows, as a file",
     "tasks": "sequences, examples, objectives",

@@ -22,14 +22,14 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding, linear, rms_norm
 
 from longtail import ContinualAdamW
-from longtail.benchmarks.fsmol.evaluation import Evaluation
-from longtail.benchmarks.fsmol.model import MoleculeNet
-from longtail.benchmarks.fsmol.prepared import Prepared, load
-from longtail.benchmarks.fsmol.tasks import assay_tasks
 from longtail.methods import METHODS
 from longtail.replicas import build_model
 from longtail.support.random import permutation
 from longtail.training import POLICIES, Run, TrainSettings, train
+from longtail_bench.fsmol.evaluation import Evaluation
+from longtail_bench.fsmol.model import MoleculeNet
+from longtail_bench.fsmol.prepared import Prepared, load
+from longtail_bench.fsmol.tasks import assay_tasks
 
 BATCH, HIDDEN, LR = 16, (256, 128), 1e-3
 BARS = {"finetune": 1.15, "ten seeds": 4.0}

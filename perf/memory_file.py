@@ -1,7 +1,7 @@
 """What `save_memory` and `load_memory` cost, against torch.save and torch.load of the same bytes.
 
     python perf/memory_file.py                          110 M parameters
-    python perf/memory_file.py --parameters 1000 --json results/perf/memory_file.json
+    python perf/memory_file.py --parameters 1000 --json bench/results/perf/memory_file.json
 
 Each measurement is a process of its own, so that its peak memory is its own; "over" is how far the
 peak lies above what the process had before. Both sides write to the same disk and wait until it has

@@ -30,16 +30,16 @@ from typing import Any
 import provenance
 import torch
 
-from longtail.benchmarks.nlp5.lm.answers import ANSWERS, AnswerModel
-from longtail.benchmarks.nlp5.lm.generate import Generator
-from longtail.benchmarks.nlp5.lm.hf import TransformersLM, pad_front
-from longtail.benchmarks.nlp5.lm.llama import Llama, LlamaConfig
 from longtail.runs.build import build_run
 from longtail.runs.config import resolve
 from longtail.tasks import Ragged
 from longtail.tasks.examples import rows_device
 from longtail.training.cuda_graphs import WARM_UP, GraphStep
 from longtail.training.step import step
+from longtail_bench.decoder.answers import ANSWERS, AnswerModel
+from longtail_bench.decoder.generate import Generator
+from longtail_bench.decoder.hf import TransformersLM, pad_front
+from longtail_bench.decoder.llama import Llama, LlamaConfig
 
 LIMIT = 48  # tokens of an answer: an untrained model does not end before
 BARS = {"generation": 5.0, "training": 0.9}

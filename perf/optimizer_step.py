@@ -1,7 +1,7 @@
 """How long a step of ContinualAdamW takes, against torch.optim.AdamW(fused=True) in the same run.
 
     python perf/optimizer_step.py                   the CPU, imports, and CUDA where there is one
-    python perf/optimizer_step.py --part cuda --json results/perf/optimizer_step_h200.json
+    python perf/optimizer_step.py --part cuda --json bench/results/perf/optimizer_step_h200.json
     python perf/optimizer_step.py --past uint8 --part cuda --part eight_bit --part model
 
 Times are medians over rounds in which both optimizers take turns; a ratio is the median of the

@@ -1,4 +1,4 @@
-"""What every file of results/perf says, in one shape: where its numbers are from, and the numbers.
+"""What every file of bench/results/perf says, in one shape: its numbers, and where they are from.
 
     write(path, rows, device)                       a script's rows
     write(path, rows, device, ratios=..., bars=...)  and what was made of them

@@ -23,12 +23,13 @@ import provenance
 import torch
 from torch import Tensor, nn
 
-from longtail.methods import METHODS, Method
-from longtail.report.claims.rivals import extra_bytes
+from longtail import methods
+from longtail.methods import Method
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence, TensorExamples
 from longtail.training import Run, TrainSettings, train
 from longtail.training.boundary import policy_for
 from longtail.training.optimizer_class import find_optimizer
+from longtail_bench.claims.rivals import extra_bytes
 
 BATCH, STEPS, TASKS, INPUTS, CLASSES = 16, 40, 3, 784, 10
 ADAMW = "torch.optim:AdamW"
@@ -47,18 +48,18 @@ class Rival(NamedTuple):
 def rivals() -> list[Rival]:
     """Every method with AdamW kept and with MC, then the optimizers."""
     found = []
-    for method in METHODS:
+    for method in methods.names():
         # what reads Adam's moments finds them in torch's AdamW as well
         found.append(Rival(method, "carry", ADAMW, "carry"))
         found.append(Rival(method, "continual", "adamw", "continual"))
     for method in ("finetune", "reservoir"):
         found += [
             Rival(method, "reset", ADAMW, "reset"),
-            Rival(method, "MoFO", "longtail.optim.mofo:MoFO", "carry"),
-            Rival(method, "MoFO with MC", "longtail.optim.mofo:MoFO", "continual"),
-            Rival(method, "Adam-Rel", ADAMW, "longtail.optim.adam_rel:restart_time"),
-            Rival(method, "UPGD", "longtail.optim.upgd:UPGD", "carry"),
-            Rival(method, "BAdam", "longtail.optim.badam:BAdam", "carry"),
+            Rival(method, "MoFO", "longtail_bench.rivals.mofo:MoFO", "carry"),
+            Rival(method, "MoFO with MC", "longtail_bench.rivals.mofo:MoFO", "continual"),
+            Rival(method, "Adam-Rel", ADAMW, "longtail_bench.rivals.adam_rel:restart_time"),
+            Rival(method, "UPGD", "longtail_bench.rivals.upgd:UPGD", "carry"),
+            Rival(method, "BAdam", "longtail_bench.rivals.badam:BAdam", "carry"),
         ]
         found += [
             Rival(method, "carry, task average", ADAMW, "carry", "task"),
@@ -81,7 +82,7 @@ def make_run(rival: Rival, device: torch.device, width: int, steps: int = STEPS)
     parts = Segments([rows * t for t in range(TASKS + 1)])
     table = TensorExamples(x.to(device), y.to(device))
     sequence = TableSequence(table, parts, parts, CLASSIFICATION)
-    method = METHODS[rival.method](model, CLASSIFICATION, seed=0)
+    method = methods.find(rival.method)(model, CLASSIFICATION, seed=0)
     graphs = device.type == "cuda"
     settings = TrainSettings(
         batch_size=BATCH, optimizer=rival.optimizer, cuda_graph=graphs, average=rival.average

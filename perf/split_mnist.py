@@ -22,13 +22,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from longtail.benchmarks.images.inputs import Pixels
-from longtail.benchmarks.images.mnist import METHOD_SETTINGS
+from longtail.benchmarks.mlp import MLP
 from longtail.methods import METHODS
-from longtail.models.mlp import MLP
 from longtail.replicas import build_model
 from longtail.tasks import CLASSIFICATION, from_tensors
 from longtail.training import POLICIES, Run, TrainSettings, train
+from longtail_bench.images.inputs import Pixels
+from longtail_bench.images.mnist import METHOD_SETTINGS
 
 B, BUFFER = 10, 200
 BARS = {"method": 1.1, "fisher": 3.0, "ten replicas": 3.0, "at best": math.inf}

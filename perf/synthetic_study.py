@@ -3,7 +3,7 @@
     python perf/synthetic_study.py [--device cpu|cuda] [--seeds 100] [--tasks 1000] [--jobs N]
                                    [--no-fail] [--json FILE]
 
-Times the whole command `longtail study studies/table1.toml --jobs N` (11 rows, 3 settings, 100
+Times the whole command `longtail study table1 --jobs N` (11 rows, 3 settings, 100
 runs, 1,000 tasks), imports included; N is the number of cores on a CPU, and two on a GPU, where
 multi-task training is a stack of its own that runs beside the ten rows. Then, in the same run, some
 tasks of single sequences with `torch.optim.Adam(fused=True)` in a bare loop, scaled to all of them
@@ -27,10 +27,10 @@ import provenance
 import torch
 from torch import nn
 
-from longtail.benchmarks.synthetic import build
 from longtail.runs.config import resolve
 from longtail.study.file import parse_seeds
 from longtail.support.machine import usable_cores
+from longtail_bench.synthetic import build
 
 STUDY = Path(__file__).parent.parent / "studies" / "table1.toml"
 ROWS = 10

@@ -18,13 +18,13 @@ import numpy as np
 import provenance
 import torch
 
-from longtail.benchmarks.vqa.model import VisionLanguage
-from longtail.benchmarks.vqa.prepared import Regions
-from longtail.benchmarks.vqa.table import QuestionTable
 from longtail.methods import METHODS
-from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.tasks import CLASSIFICATION, Segments, TableSequence
 from longtail.training import POLICIES, Run, TrainSettings, train
+from longtail_bench.encoder.plain import Encoder, EncoderConfig
+from longtail_bench.vqa.model import VisionLanguage
+from longtail_bench.vqa.prepared import Regions
+from longtail_bench.vqa.table import QuestionTable
 
 BAR = 0.8
 BATCH, ANSWERS, VOCABULARY = 32, 1853, 3000

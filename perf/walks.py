@@ -19,6 +19,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import provenance
 import torch
 from torch import nn
 
@@ -152,7 +153,8 @@ def main() -> int:
                 own = sorted(c.co_qualname for c in seen if c.co_filename == file)
                 print(f"    {Path(*Path(file).parts[-3:])}: {', '.join(own)}")
     if args.json:
-        args.json.write_text(json.dumps(counts, indent=1) + "\n", encoding="utf-8")
+        rows = [{"walk": name, **count} for name, count in counts.items()]
+        provenance.write(args.json, rows, "cpu")
     return 0
 
 

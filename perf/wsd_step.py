@@ -33,11 +33,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from longtail.benchmarks.wsd.model import SentencePairs
-from longtail.benchmarks.wsd.pairs import Shape
 from longtail.methods import Finetune
-from longtail.models.encoder.fused import packed_rows
-from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.names import POLICIES
 from longtail.replicas import build_model
 from longtail.tasks import Objective, Score, Segments, TableSequence
@@ -46,6 +42,10 @@ from longtail.tasks.examples import Packable, Ragged
 from longtail.training import Run
 from longtail.training.optimizer import set_learning_rate
 from longtail.training.settings import TrainSettings
+from longtail_bench.encoder.fused import packed_rows
+from longtail_bench.encoder.plain import Encoder, EncoderConfig
+from longtail_bench.wsd.model import SentencePairs
+from longtail_bench.wsd.pairs import Shape
 
 B, SEP, STEPS = 12, 102, 620_632  # pairs a step; [SEP]; steps of the whole sequence, four epochs
 WIDTHS, SHARES = (64, 80, 96), (0.21, 0.41, 0.38)

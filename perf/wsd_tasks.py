@@ -10,7 +10,7 @@ takes the very same steps again in a bare loop:
 
 The share of the whole sequence is what counts, as tasks of a late stretch are small and come fast.
 Bar: at most 5%. Beside it, the same with each task's own test set evaluated after it. DIR holds
-token tables (`longtail wsd prepare`); without it the miniature is used, which tests this script.
+token tables (`python -m longtail_bench.wsd`); without it the miniature is used, as a test of this.
 """
 
 import argparse
@@ -23,16 +23,16 @@ from typing import Any
 import provenance
 import torch
 
-from longtail.benchmarks.wsd.evaluation import Evaluation
-from longtail.benchmarks.wsd.miniature import miniature, tiny_encoder
-from longtail.benchmarks.wsd.model import SentencePairs
-from longtail.benchmarks.wsd.prepared import load
-from longtail.benchmarks.wsd.tasks import WordTasks, word_tasks
 from longtail.methods import Finetune
-from longtail.models.encoder.plain import Encoder, EncoderConfig
 from longtail.names import POLICIES
 from longtail.training import Position, Run, train
 from longtail.training.settings import TrainSettings
+from longtail_bench.encoder.plain import Encoder, EncoderConfig
+from longtail_bench.wsd.evaluation import Evaluation
+from longtail_bench.wsd.miniature import miniature, tiny_encoder
+from longtail_bench.wsd.model import SentencePairs
+from longtail_bench.wsd.prepared import load
+from longtail_bench.wsd.tasks import WordTasks, word_tasks
 
 TASKS, STEPS, BAR = 20_399, 620_632, 0.05
 MINILM = EncoderConfig(30522, 384, 6, 12, 1536, 512)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from helpers.scripts import ROOT, load
 
 NOTEBOOKS = ROOT / "docs" / "notebooks"

@@ -43,11 +43,14 @@ def test_every_version_in_the_changelog_has_a_date() -> None:
 
 
 def test_the_notices_of_shipped_sentences_are_in_notice() -> None:
-    shipped = json.loads(read("src/longtail/benchmarks/wsd/miniature.json"))
-    notice = read("NOTICE")
+    shipped = json.loads(read("bench/src/longtail_bench/wsd/miniature.json"))
+    notice = read("bench/NOTICE")
     for key in ("notice of SemCor", "notice of WordNet 3.0"):
         assert "\n".join(shipped[key]) in notice
-    assert {"LICENSE", "NOTICE"} <= set(PROJECT["license-files"])
+    assert tomllib.loads(read("bench/pyproject.toml"))["project"]["license-files"] == [
+        "LICENSE",
+        "NOTICE",
+    ]
 
 
 def test_urls_lead_to_the_repository() -> None:

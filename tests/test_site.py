@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from helpers.scripts import ROOT, load
 
 DOCS = ROOT / "docs"
@@ -42,19 +43,19 @@ def test_a_new_page_finds_its_section(hooks: Any) -> None:
         {"Home": "README.md"},
         {"Guides": [{"Running": "running.md"}, {"Loops": ["integrations/README.md"]}]},
         {"Methods": [{"EWC": "methods/ewc.md"}]},
-        {"Results": [{"Table 1": "results/table1/README.md"}]},
+        {"Results": [{"Table 1": "bench/results/table1/README.md"}]},
     ]
-    new = ["methods/si.md", "cluster.md", "integrations/jax.md", "results/soak/README.md"]
+    new = ["methods/si.md", "cluster.md", "integrations/jax.md", "bench/results/soak/README.md"]
     hooks.complete(nav, [*new, "README.md", "running.md"])
     assert nav[1]["Guides"][1]["Loops"][-1] == "integrations/jax.md"
     assert nav[1]["Guides"][-1] == "cluster.md"
     assert nav[2]["Methods"][-1] == "methods/si.md"
-    assert nav[3]["Results"][-1] == "results/soak/README.md"
+    assert nav[3]["Results"][-1] == "bench/results/soak/README.md"
     assert len(nav) == 4
 
 
 def test_a_link_is_rewritten_for_the_site(hooks: Any) -> None:
-    pages = {*NAV, "figures/rooms.svg", "results/vqa/figures/rp_by_tasks.svg"}
+    pages = {*NAV, "figures/rooms.svg", "bench/results/vqa/figures/rp_by_tasks.svg"}
 
     def there(place: str, link: str) -> str:
         return hooks.LINK.sub(
@@ -62,15 +63,16 @@ def test_a_link_is_rewritten_for_the_site(hooks: Any) -> None:
         )[4:-1]
 
     assert there("running.md", "continual_adam.md#what-it-does") == "continual_adam.md#what-it-does"
-    assert there("benchmarks/wsd.md", "../../results/wsd/README.md") == "../results/wsd/README.md"
+    wsd = there("benchmarks/wsd.md", "../../bench/results/wsd/README.md")
+    assert wsd == "../bench/results/wsd/README.md"
     assert there("README.md", "notebooks/own_method.ipynb") == "notebooks/own_method.md"
-    assert there("REPRODUCIBILITY.md", "docs/benchmarks/wsd.md") == "benchmarks/wsd.md"
+    assert there("bench/REPRODUCIBILITY.md", "../docs/benchmarks/wsd.md") == "../benchmarks/wsd.md"
     assert there("CHANGELOG.md", "docs/architecture.md") == "architecture.md"
     assert (
         there("architecture.md", "../src/longtail/metrics.py")
         == f"{REPOSITORY}/blob/main/src/longtail/metrics.py"
     )
-    assert there("architecture.md", "../studies") == f"{REPOSITORY}/tree/main/studies"
+    assert there("architecture.md", "../perf") == f"{REPOSITORY}/tree/main/perf"
     assert there("running.md", "https://example.org") == "https://example.org"
     assert there("running.md", "no_such_page.md") == "no_such_page.md"  # which the build reports
 
@@ -133,7 +135,8 @@ def test_the_site_fetches_nothing_and_can_be_searched(site: Path) -> None:
         assert not fetched.search(path.read_text(encoding="utf-8")), path
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     found = {entry["location"].partition("#")[0] for entry in index["docs"]}
-    assert {"continual_adam/", "api/optim/", "notebooks/first_steps/", "results/table1/"} <= found
+    assert {"continual_adam/", "api/optim/", "notebooks/first_steps/"} <= found
+    assert "bench/results/table1/" in found
 
 
 @pytest.mark.slow
@@ -143,4 +146,4 @@ def test_formulas_and_pictures_are_drawn(site: Path) -> None:
     assert not re.search(r"<p>[^<]*:(?:meth|class|func|math):", reference)
     tutorial = (site / "notebooks" / "every_week" / "index.html").read_text(encoding="utf-8")
     assert "data:image/png;base64," in tutorial
-    assert (site / "results" / "vqa" / "figures" / "rp_by_tasks.svg").is_file()
+    assert (site / "bench" / "results" / "vqa" / "figures" / "rp_by_tasks.svg").is_file()

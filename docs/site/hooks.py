@@ -1,8 +1,8 @@
 """What the site needs beyond the pages of `docs/`: pages from elsewhere, notebooks, and links.
 
 A page lies where GitHub shows it, and its links are those that work there. On the site, `docs/` is
-the root; pages of the repository's root and the README of every folder of `results/` keep their
-paths, a notebook becomes a page, and a link to any other file leads to the repository.
+the root; pages of the repository's root and the README of every folder of `bench/results/`
+keep their paths, a notebook becomes a page, and a link to any other file leads to the repository.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "REPRODUCIBILITY.md", "SECURITY.md")
+OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/REPRODUCIBILITY.md")
 PICTURES = (".png", ".svg")
 LINK = re.compile(r"(?<=\]\()([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages and pictures that lie outside `docs/`, and a page for every notebook."""
-    results = ROOT / "results"
+    results = ROOT / "bench" / "results"
     found = [ROOT / name for name in OUTSIDE] + sorted(results.glob("*/README.md"))
     found += sorted(p for p in results.glob("*/figures/*") if p.suffix in PICTURES)
     for path in found:
@@ -68,9 +68,9 @@ def pages_of(section: list[Any]) -> Iterator[str]:
 
 
 def folder(page: str) -> str:
-    """A page's folder; a README of `results/` stands for its own."""
+    """A page's folder; a README of `bench/results/` stands for its own."""
     own = posixpath.dirname(page)
-    return posixpath.dirname(own) if page.startswith("results/") else own
+    return posixpath.dirname(own) if page.startswith("bench/results/") else own
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -80,7 +80,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def in_repository(place: str) -> str:
     """Where the repository has what the site has at `place`."""
-    own = place in OUTSIDE or place.startswith("results/")
+    own = place in OUTSIDE or place.startswith("bench/")
     return place if own else f"docs/{place}"
 
 

@@ -38,32 +38,9 @@ METHOD_NAMES = {
     "l2": "L2",
     "si": "SI",
     "lwf": "LwF",
-    "ewc_adam": "EWC, Adam's v",
-    "ewc_routed": "EWC, routed",
-    "agem_routed": "A-GEM, routed",
     "coma": "CoMA",
-    "cofima": "CoFiMA",
-    "reservoir_l2": "Reservoir + L2",
-    "reservoir_ewc_adam": "Reservoir + EWC, Adam's v",
-    "reservoir_coma": "Reservoir + CoMA",
-    "reservoir_cofima": "Reservoir + CoFiMA",
     "multitask": "MTL",
 }
-METHODS = tuple(METHOD_NAMES)
-
-# In the order of `longtail list`; their modules are registered in `benchmarks/`.
-BENCHMARKS = (
-    "toy",
-    "synthetic",
-    "mnist",
-    "fashion_mnist",
-    "cifar10",
-    "cifar100",
-    "nlp5",
-    "wsd",
-    "vqa",
-    "fsmol",
-)
 
 LOGGERS = ("tensorboard", "wandb", "mlflow")  # tools that a run can be logged to
 

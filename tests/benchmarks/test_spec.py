@@ -50,7 +50,6 @@ def test_attributes_of_a_module_are_the_fields_of_a_spec() -> None:
         STACK_FIELDS=("tasks",),
         CAPTURED_FISHER=True,
         most_seeds=most_seeds,
-        data_command=len,
     )
     assert spec_of(said) == BenchmarkSpec(
         toy.Settings,
@@ -62,7 +61,6 @@ def test_attributes_of_a_module_are_the_fields_of_a_spec() -> None:
         stack_fields=("tasks",),
         captured_fisher=True,
         most_seeds=most_seeds,
-        data_command=len,
     )
 
 

@@ -1,6 +1,6 @@
 """Try damaged and made-up input on every reader, and count what becomes of it.
 
-    python tests/fuzz/input_soak.py --inputs 1000000 --jobs 14 --out results/soak/inputs.json
+    python tests/fuzz/input_soak.py --inputs 1000000 --jobs 14 --out bench/results/soak/inputs.json
 
 An input is taken, and what was made of it is looked at; or it is refused with a `ValueError` that
 says something. It is unclear where anything else is raised or what was made of it is wrong, a hang

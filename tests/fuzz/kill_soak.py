@@ -1,7 +1,7 @@
 """Kill runs and studies at random moments, go on with them, and compare every byte of their files
 with those of a run that was left alone.
 
-    python tests/fuzz/kill_soak.py --kills 1000 --jobs 2 --seed 0 --out results/soak/kills.json
+    python tests/fuzz/kill_soak.py --kills 1000 --jobs 2 --out bench/results/soak/kills.json
     python tests/fuzz/kill_soak.py --device cuda --kills 500 --jobs 8 --kinds run=3,study=1
 
 There are four kinds of rounds. Each begins a command in a new folder, ends it at some moment and

@@ -13,21 +13,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from helpers.attacks import finished_run
 from helpers.tensor_files import rewritten
-
-from longtail.benchmarks.fsmol.assays import read_assays
-from longtail.benchmarks.images import files as image_files
-from longtail.benchmarks.nlp5.readers import wikisql
-from longtail.benchmarks.vqa.gqa.feature_forms import read_tsv
-from longtail.benchmarks.vqa.gqa.members import members
-from longtail.benchmarks.vqa.problems import Problems
 from longtail.memory.file import load_memory, remembered, save_memory
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
 from longtail.report.results import load
 from longtail.runs.integrity import check_folder
 from longtail.runs.snapshot import Snapshots
+from longtail_bench.fsmol.assays import read_assays
+from longtail_bench.images import files as image_files
+from longtail_bench.nlp5.readers import wikisql
+from longtail_bench.vqa.gqa.feature_forms import read_tsv
+from longtail_bench.vqa.gqa.members import members
+from longtail_bench.vqa.problems import Problems
 
 DEEP = "[" * 5000
 LONG = "9" * 5000

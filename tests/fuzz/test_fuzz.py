@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from helpers.attacks import MUTATIONS, WORDS, Attack, Mutation, attacks, mutated
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.attacks import MUTATIONS, WORDS, Attack, Mutation, attacks, mutated
 from longtail.runs.config import resolve
 from longtail.study.file import parse_seeds
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from helpers import soak
 
 ROOT = Path(__file__).parents[2]
-PUBLISHED = sorted((ROOT / "results" / "soak").glob("*.json"))
-MENDED = sorted((ROOT / "results" / "soak" / "mended").glob("*.json"))
+PUBLISHED = sorted((ROOT / "bench" / "results" / "soak").glob("*.json"))
+MENDED = sorted((ROOT / "bench" / "results" / "soak" / "mended").glob("*.json"))
 BAD = ("differing", "unclear", "hangs", "code", "crashes")
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from longtail.methods import METHODS
-from longtail.optim.mofo import largest
 from longtail.replicas import build_model
 from longtail.support.eval_mode import evaluation_mode
 from longtail.support.modules import import_object
@@ -28,6 +27,7 @@ from longtail.training import POLICIES, Run, TrainSettings, train
 from longtail.training.boundary import policy_for
 from longtail.training.cuda_graphs import GraphForward
 from longtail.training.optimizer_class import find_optimizer
+from longtail_bench.rivals.mofo import largest
 
 pytestmark = [
     pytest.mark.gpu,
@@ -347,14 +347,14 @@ def test_steps_of_other_optimizers_are_captured_too(
 
 
 RIVALS = {
-    "mofo": ("longtail.optim.mofo:MoFO", "carry", {"fraction": 0.3}),
-    "mofo with mc": ("longtail.optim.mofo:MoFO", "continual", {"fraction": 0.3}),
-    "adam-rel": ("adamw", "longtail.optim.adam_rel:restart_time", {}),
-    "upgd": ("longtail.optim.upgd:UPGD", "carry", {"noise": 0.01}),
-    "upgd by gradients": ("longtail.optim.upgd:UPGD", "carry", {"adaptive": False}),
-    "upgd anew": ("longtail.optim.upgd:UPGD", "reset", {"noise": 0.01}),
-    "badam": ("longtail.optim.badam:BAdam", "carry", {"width": 0.05, "examples": 30.0}),
-    "badam anew": ("longtail.optim.badam:BAdam", "reset", {"width": 0.05, "examples": 30.0}),
+    "mofo": ("longtail_bench.rivals.mofo:MoFO", "carry", {"fraction": 0.3}),
+    "mofo with mc": ("longtail_bench.rivals.mofo:MoFO", "continual", {"fraction": 0.3}),
+    "adam-rel": ("adamw", "longtail_bench.rivals.adam_rel:restart_time", {}),
+    "upgd": ("longtail_bench.rivals.upgd:UPGD", "carry", {"noise": 0.01}),
+    "upgd by gradients": ("longtail_bench.rivals.upgd:UPGD", "carry", {"adaptive": False}),
+    "upgd anew": ("longtail_bench.rivals.upgd:UPGD", "reset", {"noise": 0.01}),
+    "badam": ("longtail_bench.rivals.badam:BAdam", "carry", {"width": 0.05, "examples": 30.0}),
+    "badam anew": ("longtail_bench.rivals.badam:BAdam", "reset", {"width": 0.05, "examples": 30.0}),
 }
 
 

@@ -29,21 +29,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench_helpers.vqa_content import random_content
 from helpers.tensor_files import with_checksums
-from helpers.vqa_content import random_content
-from longtail.benchmarks.fsmol import assays as fsmol_assays
-from longtail.benchmarks.fsmol import prepared as fsmol_prepared
-from longtail.benchmarks.fsmol.miniature import miniature as few_molecules
-from longtail.benchmarks.images import files as image_files
-from longtail.benchmarks.nlp5.examples import Example
-from longtail.benchmarks.nlp5.readers import squad, srl, sst, wikisql, woz
-from longtail.benchmarks.vqa.gqa import feature_forms, questions, scenes
-from longtail.benchmarks.vqa.prepared import PreparedVQA
-from longtail.benchmarks.vqa.problems import Problems
-from longtail.benchmarks.wsd import prepared as wsd_prepared
-from longtail.benchmarks.wsd import wordnet
-from longtail.benchmarks.wsd.miniature import miniature as few_words
-from longtail.benchmarks.wsd.semcor import read_semcor
 from longtail.memory.file import load_memory, save_memory
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
@@ -55,6 +42,19 @@ from longtail.runs.session import RunOptions, train_run
 from longtail.runs.snapshot import Snapshots
 from longtail.study.expand import expand
 from longtail.study.file import parse_seeds, read_study
+from longtail_bench.fsmol import assays as fsmol_assays
+from longtail_bench.fsmol import prepared as fsmol_prepared
+from longtail_bench.fsmol.miniature import miniature as few_molecules
+from longtail_bench.images import files as image_files
+from longtail_bench.nlp5.examples import Example
+from longtail_bench.nlp5.readers import squad, srl, sst, wikisql, woz
+from longtail_bench.vqa.gqa import feature_forms, questions, scenes
+from longtail_bench.vqa.prepared import PreparedVQA
+from longtail_bench.vqa.problems import Problems
+from longtail_bench.wsd import prepared as wsd_prepared
+from longtail_bench.wsd import wordnet
+from longtail_bench.wsd.miniature import miniature as few_words
+from longtail_bench.wsd.semcor import read_semcor
 
 Mutation = tuple[str, float, bytes]
 MUTATIONS = ("cut", "replace", "insert", "remove", "zero", "repeat")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.benchmarks.fsmol.assays import SUFFIXES, WIDTH, Assay
+from longtail_bench.fsmol.assays import SUFFIXES, WIDTH, Assay
 
 
 def write_assay(assay: Assay, folder: Path, compressed: bool = True) -> Path:

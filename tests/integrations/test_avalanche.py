@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.torchvision_ops import declare_missing
 from torch import nn
 
+from bench_helpers.torchvision_ops import declare_missing
 from longtail import ContinualAdamW
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import resumed_weeks
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import longtail.methods
+from helpers import resumed_weeks
 from longtail import ContinualAdamW, end_task, load_memory, save_memory
 from longtail.tasks import CLASSIFICATION, TensorExamples
 
@@ -192,8 +192,6 @@ def test_fabric(tmp_path: Path) -> None:
         ("Reservoir", {"buffer": 10}),
         ("DERPlusPlus", {"buffer": 10}),
         ("AGEM", {"buffer": 10}),
-        ("EWCAdam", {"strength": 50.0}),
-        ("RoutedEWC", {"strength": 5.0}),
         ("SynapticIntelligence", {}),
         ("LwF", {}),
         ("CoMA", {}),

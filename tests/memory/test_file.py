@@ -12,12 +12,12 @@ import safetensors
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from helpers.optimizers import IMPLEMENTATIONS, assert_same
-from helpers.tensor_files import with_checksums
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import longtail
+from helpers.optimizers import IMPLEMENTATIONS, assert_same
+from helpers.tensor_files import with_checksums
 from longtail import ContinualAdam, ContinualAdamW, end_task, load_memory, save_memory
 from longtail.memory.file import FILE_NAME
 

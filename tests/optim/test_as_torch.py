@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import Parameter
+
 from helpers.optimizers import (
     FIRST_MOMENTS,
     IMPLEMENTATIONS,
@@ -17,9 +20,6 @@ from helpers.optimizers import (
     train,
     twins,
 )
-from torch import Tensor
-from torch.nn import Parameter
-
 from longtail import ContinualAdam, ContinualAdamW
 
 SUPPORTED = "longtail.optim.continual_adam._get_capturable_supported_devices"

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+import longtail
 from helpers.optimizers import (
     FIRST_MOMENTS,
     IMPLEMENTATIONS,
@@ -15,10 +19,6 @@ from helpers.optimizers import (
     states,
     train,
 )
-from torch import Tensor, nn
-from torch.nn import Parameter
-
-import longtail
 from longtail import ContinualAdam, ContinualAdamW, end_task
 from longtail.optim import reset
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.optimizers import IMPLEMENTATIONS, assert_same, parameters, train, twins
 from torch._dynamo.testing import CompileCounter
 
+from helpers.optimizers import IMPLEMENTATIONS, assert_same, parameters, train, twins
 from longtail import ContinualAdam, ContinualAdamW
 
 

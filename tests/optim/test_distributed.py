@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
-from helpers.optimizers import assert_same, states
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -18,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from helpers.optimizers import assert_same, states
 from longtail import ContinualAdamW, end_task
 from longtail.optim.past import PAST_DTYPES, read_past
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.optimizers import IMPLEMENTATIONS, parameters, set_gradients
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from helpers.optimizers import IMPLEMENTATIONS, parameters, set_gradients
 from longtail import ContinualAdamW
 
 SHAPES = ((64, 64), (64, 64), (64, 64))

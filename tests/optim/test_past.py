@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.optimizers import IMPLEMENTATIONS, assert_same, parameters, set_gradients, train, twins
 from torch import Tensor
 from torch.nn import Parameter
 
+from helpers.optimizers import IMPLEMENTATIONS, assert_same, parameters, set_gradients, train, twins
 from longtail import ContinualAdam, ContinualAdamW, load_memory, prime, save_memory
 from longtail.optim import codes, past
 

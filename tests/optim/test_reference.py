@@ -5,6 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import Parameter
+
 from helpers.optimizers import (
     FIRST_MOMENTS,
     IMPLEMENTATIONS,
@@ -15,10 +19,6 @@ from helpers.optimizers import (
     train,
     twins,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.nn import Parameter
-
 from longtail import ContinualAdam, ContinualAdamW
 from longtail.optim.reference import Reference
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.optimizers import IMPLEMENTATIONS, assert_same, states
 from torch import Tensor
 from torch.nn import Parameter
 
+from helpers.optimizers import IMPLEMENTATIONS, assert_same, states
 from longtail import ContinualAdam, ContinualAdamW
 from longtail.names import POLICIES
 from longtail.replicas import Replicas

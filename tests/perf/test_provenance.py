@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from helpers.scripts import load
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "results" / "perf").glob("*.json"))
+FILES = sorted((ROOT / "bench" / "results" / "perf").glob("*.json"))
 SCRIPTS = [p for p in sorted((ROOT / "perf").glob("*.py")) if "--json" in p.read_text("utf-8")]
 
 provenance = load("perf/provenance.py")

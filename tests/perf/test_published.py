@@ -1,4 +1,4 @@
-"""Pages quote the measurements that are stored under results/perf."""
+"""Pages quote the measurements that are stored under bench/results/perf."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from typing import Any
 
 import pytest
+
 from helpers.scripts import ROOT
 
-PERF = ROOT / "results" / "perf"
+PERF = ROOT / "bench" / "results" / "perf"
 COLUMNS = (
     "BERT-base, 199 tensors, 109 M",
     "one tensor of 512 M",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
-from helpers.scripts import ROOT, load
 
-from longtail.report.claims.rivals import extra_bytes
+from helpers.scripts import ROOT, load
+from longtail_bench.claims.rivals import extra_bytes
 
 sys.path.insert(0, str(ROOT / "perf"))
 script = load("perf/rival_step.py")

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.made_up_runs import write_study
 
+from helpers.made_up_runs import write_study
 from longtail.cli import main
 from longtail.report import checks
 
@@ -94,9 +94,9 @@ def test_a_study_file_that_cannot_be_read_is_one_sentence(folder: Path, text, ca
     ("name", "ours"),
     [
         ("mc_improves", True),
-        ("longtail.report.claims.wsd:wsd", True),
-        ("longtail.report.image_checks:seq_mnist", True),  # of a plan from before they had a folder
-        ("longtail.report.claims.wsd.evil:f", False),
+        ("wsd", True),  # an installed package offers it
+        ("longtail_bench.claims.wsd:wsd", False),  # a path, which could be anybody's
+        ("longtail_bench.claims.wsd.evil:f", False),
         ("longtail.report.command:make_report", False),
         ("os:system", False),
     ],

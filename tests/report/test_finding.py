@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.made_up_runs import config, identity, write_run, write_study
 
+from helpers.made_up_runs import config, identity, write_run, write_study
 from longtail.report import tables
 from longtail.report.checks import Claim, claim
 from longtail.report.command import write
@@ -82,7 +82,7 @@ def test_runs_without_checks_are_compared_with_a_kept_optimizer_too(tmp_path: Pa
     assert text.count("EWC") == 2
 
 
-PUBLISHED = sorted((Path(__file__).parents[2] / "results").rglob("table.json"))
+PUBLISHED = sorted((Path(__file__).parents[2] / "bench" / "results").rglob("table.json"))
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parent.name)

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from helpers.made_up_runs import write_study
 
+from helpers.made_up_runs import write_study
 from longtail.names import METRICS
 from longtail.report import tables
 from longtail.report.latex import MOST_LINES, escape, latex

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.made_up_runs import config, identity, scored, write_run, write_stack, write_study
 
+from helpers.made_up_runs import config, identity, scored, write_run, write_stack, write_study
 from longtail import cli
 from longtail.report import figures, page, plots, series, style, tables
 from longtail.report.finding import MC

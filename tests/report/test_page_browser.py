@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.made_up_runs import config, identity, write_study
 
+from helpers.made_up_runs import config, identity, write_study
 from longtail.report.command import write
 from longtail.report.results import load
 

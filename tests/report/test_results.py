@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from helpers.made_up_runs import (
     config,
     identity,
@@ -13,7 +14,6 @@ from helpers.made_up_runs import (
     write_stack,
     write_study,
 )
-
 from longtail.names import METRICS
 from longtail.report.command import write
 from longtail.report.groups import group

@@ -2,7 +2,6 @@ import re
 from pathlib import Path
 
 from helpers.made_up_runs import config, identity, write_run, write_study
-
 from longtail.report import tables
 from longtail.report.results import load
 from longtail.report.results_table import as_html

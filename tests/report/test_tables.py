@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from helpers.made_up_runs import (
     config,
     identity,
@@ -14,8 +15,7 @@ from helpers.made_up_runs import (
     write_stack,
     write_study,
 )
-
-from longtail.report import checks, figures, formats, paper, tables
+from longtail.report import checks, figures, formats, papers, tables
 from longtail.report.command import compare_policies, write
 from longtail.report.groups import group
 from longtail.report.latex import latex
@@ -186,9 +186,9 @@ def test_ablation_is_spread_over_its_settings(tmp_path: Path):
 
 
 def test_paper_has_its_own_numbers():
-    assert paper.numbers("wsd", {"method": "derpp", "policy": "continual"})["RP"] == 79.12
-    assert paper.numbers("table1", {"row": 11, "setting": "shift"}) == {"RP": 6.28}
-    assert paper.numbers("nlp5", {"method": "multitask", "policy": "reset"}) == {}
+    assert papers.numbers("wsd", {"method": "derpp", "policy": "continual"})["RP"] == 79.12
+    assert papers.numbers("table1", {"row": 11, "setting": "shift"}) == {"RP": 6.28}
+    assert papers.numbers("nlp5", {"method": "multitask", "policy": "reset"}) == {}
     for ours, theirs, unit, found in (
         (70.0, 70.9, "percent", "close"),
         (70.0, 71.1, "percent", "near"),
@@ -199,9 +199,9 @@ def test_paper_has_its_own_numbers():
         (-0.1, 0.1, "mse", "far"),
         (0.0, 0.005, "mse", "close"),
     ):
-        assert paper.agreement(ours, theirs, unit) == found, (ours, theirs)
+        assert papers.agreement(ours, theirs, unit) == found, (ours, theirs)
     with pytest.raises(ValueError, match="known: table1"):
-        paper.unit("nope")
+        papers.unit("nope")
 
 
 def test_checks_compute_their_claims_and_miss_their_rows_loudly(tmp_path: Path):
@@ -342,7 +342,7 @@ def test_without_validation_scores_nothing_is_selected(tmp_path: Path):
 
 def test_without_selection_every_value_has_a_line_and_its_validation_score(tmp_path: Path):
     results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
-    one_row_each = "longtail.report.claims.images:seq_mnist"
+    one_row_each = "longtail_bench.claims.images:seq_mnist"
     results.plan["report"] = {"index": ["method"], "checks": ["mc_improves", one_row_each]}
     without_selection(results)
     assert results.plan["report"]["checks"] == ["mc_improves"]

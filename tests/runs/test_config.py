@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 import tomli_w
 
+from longtail.benchmarks import paths
 from longtail.methods import METHODS, Finetune, Reservoir
-from longtail.names import BENCHMARKS
 from longtail.runs import config as settings
 from longtail.runs.config import (
     cannot_stack,
@@ -286,7 +286,7 @@ def test_a_past_in_fewer_bytes_is_another_run_and_float32_is_the_run_it_was():
         resolve("toy", sets=["policy.past_dtype=int4"])
 
 
-@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("benchmark", paths())
 @pytest.mark.parametrize(
     ("variant", "base"),
     [

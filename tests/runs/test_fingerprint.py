@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.user_project import BENCHMARK, METHOD, Project
 
+from helpers.user_project import BENCHMARK, METHOD, Project
 from longtail import cli
 from longtail.runs import fingerprint
 from longtail.runs.config import resolve

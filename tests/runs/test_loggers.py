@@ -2,8 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.made_up_runs import config, write_run
 
+from helpers.made_up_runs import config, write_run
 from longtail import cli
 from longtail.report.results import load
 from longtail.runs.loggers import LOGGERS, Logged, Logger, make, require, slug

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import scripts
 
+from helpers import scripts
 from longtail import cli
 from longtail.report.results import load
 from longtail.study.collection import parts_asked, read_collection
@@ -152,7 +152,7 @@ def test_what_is_chosen_is_planned_when_the_choosing_runs_are_finished(
 
 
 def test_the_rivals_are_one_study_of_four() -> None:
-    found = read_collection(scripts.ROOT / "studies" / "rivals.toml")
+    found = read_collection(scripts.ROOT / "bench/src/longtail_bench/studies" / "rivals.toml")
     assert found
     assert list(found.parts) == [
         f"rivals_{name}" for name in ("synthetic", "mnist", "fsmol", "wsd")
@@ -162,4 +162,4 @@ def test_the_rivals_are_one_study_of_four() -> None:
     assert some["rivals_fsmol"] == ("method=finetune,ewc", "lr=0.03")
     assert some["rivals_mnist"] == ("method=finetune,ewc", "lr=3e-6")
     with pytest.raises(ValueError, match="names studies, and is none itself"):
-        read_study(scripts.ROOT / "studies" / "rivals.toml")
+        read_study(scripts.ROOT / "bench/src/longtail_bench/studies" / "rivals.toml")

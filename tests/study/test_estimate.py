@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.user_project import BENCHMARK, Project
 from torch import Tensor
 
+from helpers.user_project import BENCHMARK, Project
 from longtail import cli
 from longtail.study import estimate
 from longtail.study.expand import expand

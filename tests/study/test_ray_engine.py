@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from helpers.folders import contents
 
+from helpers.folders import contents
 from longtail.study.display import Overview
 from longtail.study.expand import expand
 from longtail.study.file import read_study

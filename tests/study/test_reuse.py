@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.user_project import BENCHMARK, METHOD, Project
 
+from helpers.user_project import BENCHMARK, METHOD, Project
 from longtail import cli
 from longtail.report.results import load
 from longtail.runs.files import StackFiles

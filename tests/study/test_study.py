@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.folders import contents
 
+from helpers.folders import contents
 from longtail import cli
 from longtail.benchmarks import toy
 from longtail.report import figures
@@ -321,7 +321,7 @@ def test_settings_of_methods_reach_those_that_have_them(tmp_path: Path):
         ("[select]\nkeys = 'train.lr'", "did you mean 'key'?"),
         ("[report]\nchecks = ['mc_improve']", "did you mean 'mc_improves'?"),
         ("[report]\nchecks = ['nowhere:mine']", "Check 'nowhere:mine' cannot be imported"),
-        ("[report]\npaper = 'table9'", "Unknown table of the paper: 'table9'"),
+        ("[report]\npaper = 'table9'", "Unknown table of a paper: 'table9'"),
         ("[report]\nindex = ['methd']", "unknown label in [report] 'methd'"),
         ("[report]\ncolumns = 'buffer'", "unknown label in [report] 'buffer'"),
         ("[report]\npair = ['continual', 'carry']", "unknown policy in report.pair 'carry'"),

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from helpers.user_project import Project
 
+from helpers.user_project import Project
 from longtail.support import opened
 from longtail.support.opened import content, listen, listen_below, read_by
 

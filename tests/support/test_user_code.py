@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.user_project import Project
 
+from helpers.user_project import Project
 from longtail.support.user_code import owner, project_files, sources
 
 

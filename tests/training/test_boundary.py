@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.own_optimizers import Ending, Sign, halve_weights
 from torch import Tensor, nn
 
+from helpers.own_optimizers import Ending, Sign, halve_weights
 from longtail import end_task
 from longtail.methods import Finetune
 from longtail.names import POLICIES, Policy

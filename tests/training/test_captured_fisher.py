@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from longtail.benchmarks import wsd
 from longtail.methods import EWC
 from longtail.methods.fisher import BATCH, Fisher
 from longtail.replicas import build_model
@@ -12,6 +11,7 @@ from longtail.runs.config import resolve
 from longtail.tasks import CLASSIFICATION, TensorExamples
 from longtail.training import train
 from longtail.training.captured_fisher import GraphFisher, capture_fisher
+from longtail_bench import wsd
 
 BENCHMARK = wsd.build(wsd.Settings(miniature=True), 0)
 WORDS = BENCHMARK.sequence

@@ -6,8 +6,8 @@ from dataclasses import MISSING
 
 import pytest
 import torch
-from helpers import own_optimizers
 
+from helpers import own_optimizers
 from longtail import ContinualAdamW
 from longtail.training.optimizer_class import find_function, find_optimizer, function_settings
 

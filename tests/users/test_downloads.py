@@ -32,7 +32,7 @@ except OSError as error:
 # `longtail data fsmol`, published on the server of this test.
 FSMOL = """
 import dataclasses, hashlib, sys, time
-import longtail.benchmarks.fsmol.data as fsmol
+import longtail_bench.fsmol.data as fsmol
 from longtail.cli import main
 url, folder = sys.argv[1:]
 time.sleep = lambda seconds: None

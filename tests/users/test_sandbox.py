@@ -24,7 +24,7 @@ sys.exit(main(["run", "toy", "--tasks", "2", "--zero-shot", "0", "--quiet", "--o
 """
 CONFTEST = """
 import os, runpy, sys
-runpy.run_path("tests/conftest.py")
+runpy.run_path("conftest.py")
 assert "torch" not in sys.modules, "too late: torch has been imported"
 print(os.environ["ONEDNN_MAX_CPU_ISA"])
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,8 +56,6 @@ class BenchmarkSpec(Generic[S]):
             to fit into so much memory; None where examples take little.
         captured_fisher: whether EWC's pass at the end of a task replays CUDA graphs, which pays
             where thousands of tasks end.
-        data_command: fetches or checks the files for `longtail data`, given its parsed arguments,
-            and returns the exit code; None where there are no files.
         files: settings -> data files that a run depends on and Python does not see being opened, as
             those that h5py and pyarrow read. A run is computed anew where one has changed.
     """
@@ -73,7 +70,6 @@ class BenchmarkSpec(Generic[S]):
     stack_fields: tuple[str, ...] = ()
     most_seeds: Callable[[S, str, int], int] | None = None
     captured_fisher: bool = False
-    data_command: Callable[[argparse.Namespace], int] | None = None
     files: Callable[[S], Iterable[str | Path]] | None = None
 
     def __post_init__(self) -> None:
@@ -90,7 +86,7 @@ def spec_of(module: ModuleType) -> BenchmarkSpec[Any]:
 
     Such a module may also say, as module attributes, ``TRAIN``, ``METHOD_TRAIN``,
     ``METHOD_SETTINGS``, ``STACKABLE``, ``STACK_FIELDS`` and ``CAPTURED_FISHER``, and have functions
-    ``build_stack``, ``stackable``, ``most_seeds``, ``data_command`` and ``files``. They mean
+    ``build_stack``, ``stackable``, ``most_seeds`` and ``files``. They mean
     what the fields of `BenchmarkSpec` with these names mean, but that ``build_stack`` says
     STACKABLE by itself. This is the only place that looks for them.
     """
@@ -104,7 +100,7 @@ def spec_of(module: ModuleType) -> BenchmarkSpec[Any]:
         )
     names = ("train", "method_train", "method_settings", "stack_fields", "captured_fisher")
     said = {name: found[name.upper()] for name in names if name.upper() in found}
-    functions = ("Settings", "build", "build_stack", "most_seeds", "data_command", "files")
+    functions = ("Settings", "build", "build_stack", "most_seeds", "files")
     said |= {name: found[name] for name in functions if name in found}
     stackable = bool(found.get("STACKABLE", False)) or "build_stack" in found
     return BenchmarkSpec(**said, stackable=stackable and found.get("stackable", True))

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
+from longtail.benchmarks.mlp import MLP
 from longtail.benchmarks.spec import MOST_TASKS
-from longtail.models.mlp import MLP
 from longtail.names import option
 from longtail.support.random import integers, normal, permutation, uniform
 from longtail.tasks import (

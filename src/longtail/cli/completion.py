@@ -14,11 +14,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from longtail.names import BENCHMARKS, LOGGERS, METHODS, POLICIES
+from longtail.names import LOGGERS, METHOD_NAMES, POLICIES
+from longtail.support import doors
 
 NAMES = {
-    "benchmark": BENCHMARKS,
-    "method": METHODS,
+    "benchmark": ("toy", *doors.offered("longtail.benchmarks")),
+    "method": (*METHOD_NAMES, *doors.offered("longtail.methods")),
     "optimizer": tuple(POLICIES),
     "log": LOGGERS,
     "device": ("auto", "cpu", "cuda"),

@@ -1,4 +1,4 @@
-"""The command line: `longtail run | study | report | check | data | list | wsd`.
+"""The command line: `longtail run | study | report | check | data | list`.
 
 Each command is a module with ``add_arguments(parser)`` and ``main(args) -> int``. Only the one that
 was asked for is imported, so that `longtail --help` answers before torch could have been loaded.
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from longtail.cli.parser import Parser
-from longtail.support import threads
+from longtail.support import doors, threads
 from longtail.support.terminal import guarded
 
 COMMANDS = {
@@ -30,7 +30,6 @@ COMMANDS = {
     "check": ("longtail.cli.check", "whether finished runs are as they were written"),
     "data": ("longtail.cli.data", "fetch or check a benchmark's files"),
     "list": ("longtail.cli.list", "benchmarks, methods, policies, studies"),
-    "wsd": ("longtail.cli.wsd", "prepare WSD-CL for a machine without its files"),
 }
 UNICODE = ("utf-8", "utf8", "utf-16", "utf-32")
 COMPUTING = ("run", "study")
@@ -38,13 +37,13 @@ EXAMPLES = """examples:
   longtail list                               what there is
   longtail run toy --method ewc               one run; calling it again resumes it
   longtail run toy --help                     every setting of a benchmark
-  longtail study studies/table1.toml          a table of the paper
+  longtail study table1          a table of the paper
   longtail report runs/                       tables, figures and a page of what has been run
 """
 
 
-def make_parser(command: str | None) -> Parser:
-    """The parser, with the arguments of ``command`` alone."""
+def make_parser(command: str | None, words: Sequence[str] = ()) -> Parser:
+    """The parser, with the arguments of ``command`` alone; `words` are all of the command line."""
     parser = Parser(
         prog="longtail",
         description="Continual learning over thousands of long-tailed tasks.",
@@ -58,7 +57,16 @@ def make_parser(command: str | None) -> Parser:
         sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         if name == command:
             importlib.import_module(module).add_arguments(sub)
+        if name == command == "data":
+            _add_flags_of_benchmark(sub, words)
     return parser
+
+
+def _add_flags_of_benchmark(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    from longtail.cli.data import GROUP, add_flags_of
+
+    offered = doors.offered(GROUP)
+    add_flags_of(next((word for word in words if word in offered), None), parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,7 +148,7 @@ def _dispatch(argv: list[str]) -> int:
     computes = command in COMPUTING and not {"-h", "--help"} & set(argv)
     if computes:  # before anything imports torch
         threads.share_cores()
-    parser = make_parser(command if command in COMMANDS else None)
+    parser = make_parser(command if command in COMMANDS else None, argv)
     if command is not None and command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(COMMANDS)}"

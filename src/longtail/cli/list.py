@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.cli.parser import Parser
+from longtail.support import doors
 
 EXAMPLES = """examples:
   longtail list                                  benchmarks, methods, policies, studies
@@ -60,22 +61,20 @@ def _refuse_idle_flags(args: argparse.Namespace) -> None:
 
 def everything() -> dict[str, dict[str, str]]:
     """Names and one line each."""
-    from longtail.benchmarks import BENCHMARKS
-    from longtail.methods import METHODS
+    from longtail import benchmarks, methods
+    from longtail.study.named import named_studies
     from longtail.training import POLICIES
     from longtail.training.optimizer_class import names
 
-    methods = {name: first_line(cls.__doc__) for name, cls in METHODS.items()}
-    methods["multitask"] = "Finetune on the union of all tasks: what there is to reach."
+    method_lines = {name: first_line(methods.find(name).__doc__) for name in methods.names()}
+    method_lines["multitask"] = "Finetune on the union of all tasks: what there is to reach."
     return {
-        "benchmarks": {name: module_line(path) for name, path in BENCHMARKS.items()},
-        "methods": methods,
+        "benchmarks": {name: module_line(path) for name, path in benchmarks.paths().items()},
+        "methods": method_lines,
         "optimizer policies": {n: policy_line(p) for n, p in POLICIES.items()},
-        "optimizers": {
-            n: f"{c.__module__.split('.')[0]}'s {c.__name__}" for n, c in names().items()
-        }
+        "optimizers": names()
         | {"module:Class": "any other, such as schedulefree:AdamWScheduleFree"},
-        "studies": {str(p): comment_line(p) for p in sorted(Path("studies").glob("*.toml"))},
+        "studies": {name: comment_line(path) for name, path in named_studies().items()},
     }
 
 
@@ -134,7 +133,7 @@ def _everything_text(content: dict[str, dict[str, str]]) -> str:
     for title, entries in content.items():
         width = max(map(len, entries), default=0)
         lines = [f"  {name.ljust(width)}  {text}".rstrip() for name, text in entries.items()]
-        blocks.append("\n".join([title, *(lines or ["  none in ./studies"])]))
+        blocks.append("\n".join([title, *(lines or [f"  none{doors.hint()}"])]))
     return "\n\n".join(blocks)
 
 

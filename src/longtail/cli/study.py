@@ -10,8 +10,9 @@ from longtail.cli.parser import folder
 from longtail.cli.run import NO_WEIGHTS, add_freshness
 
 EXAMPLES = """examples:
-  longtail study studies/table1.toml --dry-run            the runs it stands for, and an estimate
-  longtail study studies/table1.toml --out runs/table1    execute what is not finished, then report
+  longtail study table1 --dry-run                         the runs it stands for, and an estimate
+  longtail study table1 --out runs/table1                 execute what is not finished, then report
+  longtail study table1 --show > my.toml                  a copy of its file, to change
   longtail study my.toml --only 'method=derpp' --jobs 4   some of the runs, in four processes
   longtail study my.toml --engine ray --address auto      the same runs on a Ray cluster
 """
@@ -20,7 +21,10 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("file", type=Path, help="study file (TOML), or one that names several")
+    parser.add_argument(
+        "file", metavar="STUDY", help="a name from `longtail list`, or a study file (TOML)"
+    )
+    parser.add_argument("--show", action="store_true", help="print the study's file, run nothing")
     parser.add_argument(
         "--out", type=folder, help="study folder (default: runs/<name of the study>)"
     )
@@ -86,9 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from longtail.study.command import StudyOptions, run_study
     from longtail.study.jobs import JobOptions
+    from longtail.study.named import study_file
 
+    file = study_file(args.file)
+    if args.show:
+        print(file.read_text("utf-8"), end="")
+        return 0
     options = StudyOptions(
-        file=args.file,
+        file=file,
         out=args.out,
         seeds=args.seeds,
         only=tuple(args.only),
@@ -130,5 +139,6 @@ def command_line(args: argparse.Namespace) -> str:
         for one in value if isinstance(value, list) else [value]:
             words += action.option_strings[-1:]
             if one is not True:
-                words.append(one.name if isinstance(one, Path) and one.is_absolute() else str(one))
+                path = Path(str(one))
+                words.append(path.name if path.is_absolute() else str(one))
     return shlex.join(words)

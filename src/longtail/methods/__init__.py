@@ -2,24 +2,18 @@
 
 from longtail.methods.agem import AGEM
 from longtail.methods.base import Method
-from longtail.methods.coma import CoFiMA, CoMA
+from longtail.methods.coma import CoMA
 from longtail.methods.derpp import DERPlusPlus
 from longtail.methods.ewc import EWC
-from longtail.methods.ewc_adam import EWCAdam
 from longtail.methods.ewcpp import EWCPlusPlus
 from longtail.methods.finetune import Finetune
 from longtail.methods.l2 import L2
 from longtail.methods.lwf import LwF
 from longtail.methods.reservoir import Reservoir
-from longtail.methods.routed import RoutedAGEM, RoutedEWC
 from longtail.methods.synaptic import SynapticIntelligence
-from longtail.methods.with_replay import (
-    ReservoirCoFiMA,
-    ReservoirCoMA,
-    ReservoirEWCAdam,
-    ReservoirL2,
-)
+from longtail.support import doors
 
+GROUP = "longtail.methods"
 METHODS: dict[str, type[Method]] = {
     cls.name: cls
     for cls in (
@@ -32,37 +26,39 @@ METHODS: dict[str, type[Method]] = {
         L2,
         SynapticIntelligence,
         LwF,
-        EWCAdam,
-        RoutedEWC,
-        RoutedAGEM,
         CoMA,
-        CoFiMA,
-        ReservoirL2,
-        ReservoirEWCAdam,
-        ReservoirCoMA,
-        ReservoirCoFiMA,
     )
 }
+
+
+def names() -> list[str]:
+    """The names of all methods: of the core, then of those that packages offer."""
+    return list(dict.fromkeys([*METHODS, *doors.offered(GROUP)]))
+
+
+def find(name: str) -> type[Method]:
+    """The method of this name; `KeyError` where there is none."""
+    if name in METHODS:
+        return METHODS[name]
+    cls = doors.load(GROUP, name)
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise ValueError(f"method {name!r} is not a subclass of longtail.methods.Method")
+    return cls
+
 
 __all__ = [
     "AGEM",
     "EWC",
     "L2",
     "METHODS",
-    "CoFiMA",
     "CoMA",
     "DERPlusPlus",
-    "EWCAdam",
     "EWCPlusPlus",
     "Finetune",
     "LwF",
     "Method",
     "Reservoir",
-    "ReservoirCoFiMA",
-    "ReservoirCoMA",
-    "ReservoirEWCAdam",
-    "ReservoirL2",
-    "RoutedAGEM",
-    "RoutedEWC",
     "SynapticIntelligence",
+    "find",
+    "names",
 ]

@@ -106,9 +106,6 @@ KNOWN: dict[str, Moments] = {
     "bitsandbytes.Adagrad": _BNB_SECOND,
     "bitsandbytes.Adagrad8bit": _BNB_SECOND,
     "torchao._AdamBase": _ADAM,
-    "longtail.MuonAdamW": Moments(
-        ("momentum_buffer", "exp_avg"), ("exp_avg_sq", "max_exp_avg_sq"), shared_count=True
-    ),
     "schedulefree.AdamWScheduleFree": Moments(("z",), ("exp_avg_sq",), counts=()),
     "schedulefree.SGDScheduleFree": Moments(("z",), counts=()),
 }
@@ -214,9 +211,15 @@ def restart(optimizer: Optimizer, parameters: Iterable[Tensor], *, in_place: boo
 
 
 def moments_of(kind: type) -> tuple[str, Moments] | None:
-    """The name of a class of optimizers, or of what it derives from, in the table; its moments."""
+    """The name of a class of optimizers, or of what it derives from, in the table; its moments.
+
+    A class that is not in the table says them itself: `moments = Moments(...)`.
+    """
     for cls in kind.__mro__:
         key = f"{cls.__module__.partition('.')[0]}.{cls.__name__}"
+        declared = vars(cls).get("moments")
+        if isinstance(declared, Moments):
+            return key, declared
         if key in KNOWN:
             return key, KNOWN[key]
     return None

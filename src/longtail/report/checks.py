@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 import statistics
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from longtail.names import KEPT, METHOD_NAMES
+from longtail.names import KEPT
 from longtail.report.groups import measured
+from longtail.report.labels import method_names
 from longtail.report.statistics import GROWTH, growth
+from longtail.support import doors
 from longtail.support.modules import import_named
 
 Row = dict[str, Any]
@@ -38,8 +39,7 @@ Check = Callable[[Rows], list[Claim]]
 CHECKS: dict[str, Check] = {}
 VERDICTS = ("holds", "fails", "undecided")
 ERRORS = 2.0  # standard errors from zero at which a margin is decided
-_OURS = re.compile(r"longtail\.report\.claims\.[a-z0-9_]+:[a-z][a-z0-9_]*")
-_RENAMED = {"image": "images"}
+GROUP = "longtail.checks"
 _NOT_NAMES = ("method", "policy", "seeds", "tasks", "diverged", "selected")
 
 
@@ -49,6 +49,20 @@ def register(name: str) -> Callable[[Check], Check]:
         return check
 
     return add
+
+
+def for_every_value(check: Check) -> Check:
+    """Marks a check that compares only rows which differ in nothing else.
+
+    Where nothing is selected it is asked for every value of a setting. Others ask for the one row
+    of a method, and would take that of the first value.
+    """
+    vars(check)["for_every_value"] = True
+    return check
+
+
+def is_for_every_value(name: str) -> bool:
+    return vars(lookup(name)).get("for_every_value", False)
 
 
 def claim(text: str, holds: bool | None, **numbers: Any) -> Claim:
@@ -201,18 +215,6 @@ def run(names: list[str], rows: Rows) -> list[Claim]:
     return claims
 
 
-def current(name: str) -> str:
-    """Today's name of a check: a plan.json written before the claims had a folder has another.
-
-    >>> current("longtail.report.image_checks:seq_mnist")
-    'longtail.report.claims.images:seq_mnist'
-    """
-    old = re.fullmatch(r"longtail\.report\.(\w+)_checks:(\w+)", name)
-    if old is None:
-        return name
-    return f"longtail.report.claims.{_RENAMED.get(old[1], old[1])}:{old[2]}"
-
-
 def runnable(asked: Sequence[str], trusted: Collection[str]) -> tuple[list[str], list[str]]:
     """The checks to run, ours and those a person named; and the rest, which would be its code.
 
@@ -225,27 +227,32 @@ def runnable(asked: Sequence[str], trusted: Collection[str]) -> tuple[list[str],
 
 
 def is_ours(name: str) -> bool:
-    """Whether this is one of the checks of this package, or one that was registered by name."""
-    return name in CHECKS or bool(_OURS.fullmatch(current(name)))
+    """Whether this is a check of ours, or one that an installed package offers by this name."""
+    return name in CHECKS or name in doors.offered(GROUP)
 
 
 def lookup(name: str) -> Check:
     """The check of this name, or `ValueError`."""
-    name = current(name)
+    if name in CHECKS:
+        return CHECKS[name]
+    if name in doors.offered(GROUP):
+        return _function(name, doors.load(GROUP, name))
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(import_named(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
+            return _function(name, getattr(import_named(module), attribute))
+        except (ImportError, AttributeError) as error:
             raise ValueError(f"Check {name!r} cannot be imported: {error}") from None
-        if not callable(found):
-            raise ValueError(f"Check {name!r} is a {type(found).__name__}, not a function")
-        return cast(Check, found)
-    if name not in CHECKS:
-        near = difflib.get_close_matches(name, CHECKS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(CHECKS)}"
-        raise ValueError(f"Unknown check {name!r}; {hint}")
-    return CHECKS[name]
+    names = [*CHECKS, *doors.offered(GROUP)]
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}{doors.hint()}"
+    raise ValueError(f"Unknown check {name!r}; {hint}")
+
+
+def _function(name: str, check: object) -> Check:
+    if not callable(check):
+        raise ValueError(f"Check {name!r} is a {type(check).__name__}, not a function")
+    return cast(Check, check)
 
 
 def find(rows: Rows, **labels: Any) -> dict[str, Any]:
@@ -269,7 +276,7 @@ def _pairs(rows: Rows) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
         key = (row.get("method"), rest(row))
         if row.get("policy") == "continual" and key in without:
             extra = " ".join(f"{k}={v}" for k, v in key[1])
-            name = METHOD_NAMES.get(str(key[0]), str(key[0]))
+            name = method_names().get(str(key[0]), str(key[0]))
             found.append((f"{name} {extra}".strip(), row, without[key]))
     return found
 
@@ -325,18 +332,21 @@ def against_kept(
 
 
 @register("mc_improves")
+@for_every_value
 def mc_improves(rows: Rows) -> list[Claim]:
     """With MC every method retains more (scores where higher is better)."""
     return _improves(rows, "RP", True)
 
 
 @register("mc_improves_error")
+@for_every_value
 def mc_improves_error(rows: Rows) -> list[Claim]:
     """The same for errors, where lower is better."""
     return _improves(rows, "RP", False)
 
 
 @register("mc_forgets_less")
+@for_every_value
 def mc_forgets_less(rows: Rows) -> list[Claim]:
     return _improves(rows, "FGT", False)
 

@@ -13,7 +13,7 @@ import numpy as np
 from rich.text import Text
 
 from longtail.names import METRICS
-from longtail.report import checks, figures, finding, formats, page, paper, statistics, tables
+from longtail.report import checks, figures, finding, formats, page, papers, statistics, tables
 from longtail.report.finding import Finding
 from longtail.report.groups import Group, group, paired_runs, pairs
 from longtail.report.labelling import CHOOSES
@@ -92,7 +92,7 @@ def make_report(options: ReportOptions) -> int:
     if not results.runs and not results.problems:
         raise ValueError(f"{results.state} Nothing is written.")
     if options.paper:
-        paper.unit(options.paper)  # an unknown name is refused before any work
+        papers.unit(options.paper)  # an unknown name is refused before any work
     out = options.out or options.folder
     _take(results, out)
     if options.parquet:
@@ -106,6 +106,8 @@ def make_report(options: ReportOptions) -> int:
         wanted = {"title": options.title, "paper": options.paper}
         report = {**results.plan.get("report", {}), **{k: v for k, v in wanted.items() if v}}
         results.plan = {**results.plan, "report": report}
+    if options.paper:
+        papers.unit(options.paper)  # an unknown name is refused before any work
     written = write(
         results,
         out,

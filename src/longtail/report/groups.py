@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from longtail.names import METHOD_NAMES, METRICS, POLICY_NAMES
+from longtail.names import METRICS, POLICY_NAMES
+from longtail.report.labels import method_names
 from longtail.report.results import Result, TaskScores
 
 # Labels of an ablation's row that follow from its policy, so that its name says them all.
@@ -180,7 +181,7 @@ def display(key: str, value: Any) -> str:
     """A label as a reader sees it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    names = {"method": METHOD_NAMES, "policy": POLICY_NAMES}.get(key, {})
+    names = {"method": method_names(), "policy": POLICY_NAMES}.get(key, {})
     text = "-" if value is None else str(value)  # a list too, such as betas
     return names.get(text, text)
 

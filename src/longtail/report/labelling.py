@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from longtail.names import METHODS, POLICIES, WARM_UP, Policy
+from longtail.names import POLICIES, WARM_UP, Policy
+from longtail.report.labels import method_names
 
 # These name a run or follow from its name; every other setting that varies becomes a label.
 NAMING = ("seed", "method", "optimizer", "policy", "benchmark")
@@ -112,14 +113,14 @@ def method_labels(named: Mapping[str, str]) -> dict[str, str]:
     """
     names = list(named.values())
     return {
-        method: method if names.count(name) > 1 or name in METHODS else name
+        method: method if names.count(name) > 1 or name in method_names() else name
         for method, name in named.items()
     }
 
 
 def _place(run: Labelled) -> tuple[Any, ...]:
     """The paper's order of methods and policies, then the other labels, then seeds."""
-    known = (METHODS, tuple(POLICIES))
+    known = (tuple(method_names()), tuple(POLICIES))
     named = zip((run.labels["method"], run.labels["policy"]), known, strict=True)
     rank = [(order.index(n) if n in order else len(order), n) for n, order in named]
     return (*rank, json.dumps(run.labels, default=str), run.seed)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from longtail.report.checks import is_for_every_value
 from longtail.report.groups import display
 from longtail.report.labelling import CHOOSES, told_seeds
 from longtail.report.results import Result, Results, count
@@ -192,16 +193,6 @@ def told_nothing(family: str, keys: list[str], choosing: list[int], *, tried: bo
     )
 
 
-# Checks that compare rows which differ in nothing else. Others ask for the one row of a method, and
-# would take that of the first value.
-AT_EVERY_VALUE = (
-    "mc_improves",
-    "mc_improves_error",
-    "mc_forgets_less",
-    "longtail.report.claims.wsd:wsd",
-)
-
-
 def without_selection(results: Results) -> None:
     """Has, in place, nothing selected: a line for every value, and the scores that would choose.
 
@@ -216,7 +207,7 @@ def without_selection(results: Results) -> None:
             run.labels = {**run.labels, CHOOSES: True}
     report = plan.get("report", {})
     report = {**report, "further": [*report.get("further", ()), "validation"]}
-    report["checks"] = [name for name in report.get("checks", ()) if name in AT_EVERY_VALUE]
+    report["checks"] = [name for name in report.get("checks", ()) if is_for_every_value(name)]
     if report.get("index"):
         report["index"] = [*dict.fromkeys([*report["index"], *keys])]
     rest = {k: v for k, v in plan.items() if k != "select"}

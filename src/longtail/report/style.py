@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from longtail.names import METHOD_NAMES
 from longtail.report.groups import POLICY_LABELS, Group, display, is_policy
+from longtail.report.labels import method_names
 from longtail.report.series import Series
 from longtail.report.tables import Table
 
@@ -40,7 +40,7 @@ class Look:
             self._key = "row"
         self._keys = list(dict.fromkeys(str(g.labels.get(self._key)) for g in groups))
         if self._key == "method":  # so that two reports give a method the same colour
-            known = [m for m in METHOD_NAMES if m in self._keys]
+            known = [m for m in method_names() if m in self._keys]
             self._keys = known + [k for k in self._keys if k not in known]
         else:
             ours = [str(g.labels.get(self._key)) for p in pair for g in groups if is_policy(g, p)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from longtail.names import METRICS, POLICY_NAMES
-from longtail.report import paper
+from longtail.report import papers
 from longtail.report.groups import Group, display, group, measured, named_row
 from longtail.report.results import Result, Results, ScoreKind, count
 from longtail.report.statistics import GROWTH, growth
@@ -93,7 +93,7 @@ def build(results: Results, groups: list[Group] | None = None) -> Table:
 
 def asked_unit(report: dict[str, Any]) -> str | None:
     """The unit that a study's [report] gives its table, itself or by the paper's table."""
-    return report.get("unit") or (paper.unit(report["paper"]) if report.get("paper") else None)
+    return report.get("unit") or (papers.unit(report["paper"]) if report.get("paper") else None)
 
 
 def from_rows(
@@ -186,7 +186,7 @@ def _row(g: Group, scales: _Scales, paper_key: str | None, asked: Iterable[str])
         row["average.RP_after"] = after.tolist()
         row["average.RP_curve"] = (curves.mean(0) * scale).tolist()
     if paper_key:
-        theirs = paper.numbers(paper_key, row)
+        theirs = papers.numbers(paper_key, row)
         row.update({f"{m}_paper": theirs[m] for m in METRICS if m in theirs})
     return row
 
@@ -245,7 +245,7 @@ def _notes(table: Table, plan: dict[str, Any]) -> list[str]:
     if seeds == [1]:
         notes = [f"One seed, so no standard error; unit: {table.unit}."]
     if any(f"{m}_paper" in r for r in table.rows for m in table.metrics):
-        notes.append(f"In brackets or grey: the paper ({paper.caption(str(table.paper))}).")
+        notes.append(f"In brackets or grey: the paper ({papers.caption(str(table.paper))}).")
     diverged = sum(r.get("diverged", 0) for r in table.rows)
     if diverged:
         words = "run diverged (NaN) and is" if diverged == 1 else "runs diverged (NaN) and are"
@@ -312,7 +312,7 @@ def _cell(row: dict[str, Any] | None, metric: str, unit: str, best: float | None
         return None
     mean = float("nan") if row.get(metric) is None else row[metric]
     theirs = row.get(f"{metric}_paper")
-    close = paper.agreement(mean, theirs, unit) if theirs is not None and _finite(mean) else None
+    close = papers.agreement(mean, theirs, unit) if theirs is not None and _finite(mean) else None
     is_best = best is not None and number(mean, unit) == number(best, unit)
     is_best = is_best and row["method"] != "multitask"
     se, diverged = row.get(f"{metric}_se"), bool(row.get("diverged"))

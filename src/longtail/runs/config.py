@@ -33,10 +33,11 @@ from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from longtail import benchmarks
-from longtail.methods import METHODS, Method
+from longtail import benchmarks, methods
+from longtail.methods import Method
 from longtail.optim.average import DECAY
 from longtail.runs.values import check, flatten, parse, plain, unknown
+from longtail.support import doors
 from longtail.support.modules import exists, import_object
 from longtail.training import POLICIES, Policy, TrainSettings
 from longtail.training.boundary import policy_for
@@ -132,28 +133,31 @@ class RunConfig:
 
 def load_benchmark(name: str) -> benchmarks.BenchmarkSpec[Any]:
     """`benchmarks.load`, with the nearest name there is where a name is not known."""
-    bare = name not in benchmarks.BENCHMARKS and "." not in name
-    if bare and not exists(name):
-        raise unknown("benchmark", name, benchmarks.BENCHMARKS)
+    if name not in benchmarks.BENCHMARKS and "." not in name:
+        known = benchmarks.paths()
+        if name not in known and not exists(name):
+            raise unknown("benchmark", name, known, doors.hint())
     return benchmarks.load(name)
 
 
 def method_names() -> list[str]:
-    return [*METHODS, "multitask"]
+    return [*methods.names(), "multitask"]
 
 
 def method_class(method: str) -> type[Method]:
     """A registered method or ``package.module:Class``; multitask is Finetune on the union."""
     if ":" in method:
         return _imported(method)
-    if method not in method_names():
-        raise unknown("method", method, method_names())
-    return METHODS["finetune" if method == "multitask" else method]
+    if method == "multitask":
+        return methods.find("finetune")
+    if method not in methods.METHODS and method not in method_names():
+        raise unknown("method", method, method_names(), doors.hint())
+    return methods.find(method)
 
 
 def whose_setting(name: str) -> str:
     """Says which methods have a setting of this name, for those who gave it to another; or ""."""
-    owners = [method for method, cls in METHODS.items() if name in _hints(cls.Settings)]
+    owners = [m for m in methods.names() if name in _hints(methods.find(m).Settings)]
     if not owners:
         return ""
     shown = owners if len(owners) <= 4 else [*owners[:3], f"{len(owners) - 3} more"]

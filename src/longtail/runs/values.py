@@ -18,10 +18,10 @@ NONE = "none"
 NEAR = 0.5  # the ratio of difflib from which on one name may have been meant for another
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
+def unknown(kind: str, name: str, known: Iterable[str], further: str = "") -> ValueError:
     """The error for an unknown name: it suggests the nearest known one, or lists what is known.
 
-    Of names in tables, such as "train.lr", it lists those of the same table.
+    Of names in tables, such as "train.lr", it lists those of the same table; `further` ends it.
     """
     known = list(dict.fromkeys(known))
     table, _, last = name.rpartition(".")
@@ -33,7 +33,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
     of_table = [k for k in known if table and k.startswith(f"{table}.")]
     others = ", ".join(sorted(of_table or known)) or "none"
     hint = f"did you mean {near[0]!r}?" if near else f"known: {others}"
-    return ValueError(f"unknown {kind} {name!r}; {hint}")
+    return ValueError(f"unknown {kind} {name!r}; {hint}{further}")
 
 
 def _alike(a: str, b: str) -> bool:

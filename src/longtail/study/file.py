@@ -56,7 +56,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from longtail.report import checks, paper
+from longtail.report import checks, papers
 from longtail.report.groups import measured
 from longtail.report.labelling import RESERVED
 from longtail.runs.config import POLICY_FIELDS, method_names, read_toml
@@ -322,7 +322,7 @@ def check_report(report: Mapping[str, Any], labels: Sequence[Mapping[str, Any]])
     for name in report.get("checks", ()):
         checks.lookup(name)
     if "paper" in report:
-        paper.unit(report["paper"])
+        papers.unit(report["paper"])
     known = {key for row in labels for key in row} | {"tasks", "seeds"}
     for key in (*report.get("index", ()), report.get("columns", "method")):
         if key not in known:

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from longtail.methods import EWC, CoFiMA, Method
+from longtail.methods import Method
 from longtail.methods.fisher import BATCH, Fisher
 from longtail.replicas import lead_of, parameter_groups
 from longtail.support.eval_mode import evaluation_mode
@@ -33,12 +34,20 @@ from longtail.training.optimizer import MOST_GRAPHS, autocast, captures
 from longtail.training.settings import TrainSettings
 
 
-def capture_fisher(method: Method, settings: TrainSettings) -> None:
-    """Let EWC and CoFiMA take squared gradients of batches from graphs, where steps are captured.
+@runtime_checkable
+class HasFisher(Protocol):
+    """A method that measures Fisher information at the end of a task."""
 
+    fisher: Any
+
+
+def capture_fisher(method: Method, settings: TrainSettings) -> None:
+    """Let EWC, and whatever else has a `Fisher`, take squared gradients of batches from graphs.
+
+    Only where steps are captured, too.
     A subclass that computes them in a way of its own keeps it.
     """
-    if not isinstance(method, EWC | CoFiMA) or type(method.fisher) is not Fisher:
+    if not isinstance(method, HasFisher) or type(method.fisher) is not Fisher:
         return
     kind = method.settings.fisher
     if kind != "example":

@@ -18,8 +18,8 @@ import torch
 from torch.optim import Optimizer
 
 from longtail.optim import ContinualAdam, ContinualAdamW
-from longtail.optim.muon import MuonAdamW
 from longtail.optim.other_optimizers import Moments, moments_of
+from longtail.support import doors
 from longtail.support.modules import import_object
 from longtail.support.random import Seed
 
@@ -42,6 +42,7 @@ _ELEMENTWISE_ELSEWHERE = {
     "schedulefree.SGDScheduleFree",
     "schedulefree.RAdamScheduleFree",
 }
+GROUP = "longtail.optimizers"
 _LEFT_OUT = {"Optimizer", "LBFGS", "SparseAdam", "Adam", "AdamW", "Muon"}
 
 
@@ -70,16 +71,23 @@ class Setting:
     default: Any
 
 
-def names() -> dict[str, type[Optimizer]]:
-    """The optimizers that go by a short name."""
-    found: dict[str, type[Optimizer]] = {"adamw": ContinualAdamW, "adam": ContinualAdam}
+def core() -> dict[str, type[Optimizer]]:
+    """The optimizers of longtail and of torch that go by a short name."""
+    by_name: dict[str, type[Optimizer]] = {"adamw": ContinualAdamW, "adam": ContinualAdam}
     for name in sorted(set(dir(torch.optim)) - _LEFT_OUT):
         kind = getattr(torch.optim, name)
         if isinstance(kind, type) and issubclass(kind, Optimizer):
-            found[name.lower()] = kind
-    if hasattr(torch.optim, "Muon"):
-        found["muon"] = MuonAdamW
-    return found
+            by_name[name.lower()] = kind
+    return by_name
+
+
+def names() -> dict[str, str]:
+    """All short names, with where each optimizer comes from; those of packages stay unimported."""
+    places = {name: entry.value for name, entry in doors.offered(GROUP).items()}
+    for name, kind in core().items():
+        package = kind.__module__.partition(".")[0]
+        places[name] = f"{package}'s {kind.__name__}"
+    return places
 
 
 @dataclass(frozen=True)
@@ -157,11 +165,12 @@ def _find(name: str) -> OptimizerClass:
         except ImportError as error:
             raise ValueError(f"optimizer {name!r} cannot be imported: {error}") from None
     else:
-        known = names()
-        if name not in known:
-            listed = ", ".join(sorted(known))
+        kind = core().get(name)
+        if kind is None and name in doors.offered(GROUP):
+            kind = doors.load(GROUP, name)
+        if kind is None:
+            listed = ", ".join(sorted(names()))
             raise ValueError(f"unknown optimizer {name!r}; known: {listed}, or module:Class")
-        kind = known[name]
     if not (isinstance(kind, type) and issubclass(kind, Optimizer)):
         raise ValueError(f"optimizer {name!r} is not a subclass of torch.optim.Optimizer")
     closure = inspect.signature(kind.step).parameters.get("closure")

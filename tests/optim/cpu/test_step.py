@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.optimizers import assert_same, parameters, set_gradients, states, train, twins
 from torch.nn import Parameter
 
+from helpers.optimizers import assert_same, parameters, set_gradients, states, train, twins
 from longtail import ContinualAdam, ContinualAdamW
 from longtail.optim.cpu import build as cpp
 from longtail.optim.cpu.step import CpuKernel, CpuTogether

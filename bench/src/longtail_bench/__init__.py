@@ -1,0 +1,1 @@
+"""What longtail's paper and its authors measured; longtail finds it by entry points."""

@@ -1,0 +1,1 @@
+"""Optimizers and methods that Continual Adam is compared with, one file each."""

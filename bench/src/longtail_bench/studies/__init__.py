@@ -1,0 +1,1 @@
+"""The files of the studies: `longtail study NAME` finds them here."""

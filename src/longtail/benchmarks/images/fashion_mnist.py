@@ -1,5 +1,0 @@
-"""Split Fashion-MNIST: as split MNIST, with ten kinds of clothes for digits."""
-
-from longtail.benchmarks.images.split import grey_spec
-
-SPEC = grey_spec("fashion_mnist")

@@ -1,5 +1,0 @@
-"""Split MNIST: five tasks of two digits, learned by a perceptron with two hidden layers."""
-
-from longtail.benchmarks.images.split import grey_spec
-
-SPEC = grey_spec("mnist")

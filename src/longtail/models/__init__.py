@@ -1,1 +1,0 @@
-"""The networks that the benchmarks need, one file each; nothing is imported before it is used."""
