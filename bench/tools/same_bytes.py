@@ -41,7 +41,7 @@ import time
 import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +173,8 @@ def spelling_of_this_tree() -> Spelling:
     with contextlib.redirect_stdout(shown):
         call("run", "toy", "--help")
     chosen = TODAY if "--policy " in shown.getvalue() else OLD
-    if importlib.util.find_spec("longtail_bench") is None and chosen is TODAY:
-        chosen = Spelling(rivals=OLD.rivals)
-    return chosen
+    in_bench = importlib.util.find_spec("longtail_bench") is not None
+    return replace(chosen, rivals=TODAY.rivals if in_bench else OLD.rivals)
 
 
 # Runs ----------------------------------------------------------------------------------------
