@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench_helpers.checkpoints import write_checkpoint
 from longtail_bench.encoder.plain import Encoder, EncoderConfig
 from longtail_bench.wsd.miniature import sentences
 from longtail_bench.wsd.prepared import Prepared, load, prepare, save
@@ -49,8 +50,7 @@ def backbone(folder: Path, *, vocab: int = 4000, positions: int = 96, **shift: i
     config = EncoderConfig(
         vocab, hidden=16, layers=2, heads=2, intermediate=24, positions=positions
     )
-    Encoder(config).save_pretrained(folder)
-    return folder
+    return write_checkpoint(Encoder(config), folder)
 
 
 def tables(folder: Path, source: Path) -> Prepared:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bench_helpers.checkpoints import write_checkpoint
 from torch.func import functional_call
 
 from longtail.replicas import Replicas
@@ -72,22 +73,6 @@ def test_hidden_states_and_gradients_are_those_of_transformers(kind: str, tmp_pa
         relative = theirs_by_name["encoder.relative_attention_bias.weight"].grad
         found_relative = ours.get_parameter("relative").grad
         torch.testing.assert_close(found_relative, relative, atol=1e-3, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_encoder_is_loaded_by_transformers(kind: str, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    reference(kind).save_pretrained(tmp_path / "a")
-    ours = Encoder.from_pretrained(tmp_path / "a")
-    ours.get_parameter("up_weight").data.mul_(1.5)  # as training would
-    ours.save_pretrained(tmp_path / "b")
-    theirs = transformers.AutoModel.from_pretrained(tmp_path / "b", add_pooling_layer=False).eval()
-    again = Encoder.from_pretrained(tmp_path / "b")
-    assert again.config == ours.config
-    ids, mask, types = batch(ours.config.pad)
-    types = torch.zeros_like(types)
-    expected, found = call(kind, theirs, ids, mask, types), ours.eval()(ids, mask, types)
-    torch.testing.assert_close(found[mask], expected[mask], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bert", "mpnet"])
@@ -227,7 +212,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     ids = torch.zeros(1, 21, dtype=torch.long)
     with pytest.raises(ValueError, match="21 tokens, but the encoder has 20 positions"):
         encoder(ids, ids == 0)
-    encoder.save_pretrained(tmp_path)
+    write_checkpoint(encoder, tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
     del tensors["encoder.layer.1.attention.self.key.weight"]

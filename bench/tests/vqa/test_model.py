@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from bench_helpers.checkpoints import write_checkpoint
 from torch import Tensor, nn
 
 from longtail.replicas import Replicas
@@ -167,7 +168,7 @@ def test_a_stack_is_its_members(shape: EncoderConfig) -> None:
 def test_a_plain_encoder_gets_a_fresh_region_projection(tmp_path: Path) -> None:
     torch.manual_seed(3)
     encoder = Encoder(CONFIG)
-    encoder.save_pretrained(tmp_path)
+    write_checkpoint(encoder, tmp_path)
     torch.manual_seed(4)
     model = from_pretrained(tmp_path, width=134, answers=5, dropout=0.0)
     assert model.region.weight.shape == (HIDDEN, 134)

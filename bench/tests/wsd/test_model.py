@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from bench_helpers.checkpoints import write_checkpoint
 from safetensors.torch import load_file, save_file
 
 from longtail.methods.fisher import Fisher
@@ -134,13 +135,12 @@ def test_other_encoders_run_through_transformers(kind: str, tmp_path: Path) -> N
     assert all("mbedding" in name for name in frozen)
     again = model.eval()(inputs), model(inputs)
     assert torch.equal(*again)
-    model.encoder.save_pretrained(tmp_path / "saved")
     with pytest.raises(ValueError, match="cannot be stacked: `stack = false` in the study file"):
         Replicas([model, model])(pairs((2, 4)))
 
 
 def test_an_encoder_of_ours_comes_from_a_folder(tmp_path: Path) -> None:
-    Encoder(CONFIG).save_pretrained(tmp_path)
+    write_checkpoint(Encoder(CONFIG), tmp_path)
     model = SentencePairs.from_pretrained(tmp_path, SEP, dropout=0.25, frozen=True)
     assert isinstance(model.encoder, Encoder)
     assert model.encoder.config.dropout == model.dropout == 0.25
@@ -154,7 +154,7 @@ def test_an_encoder_of_ours_comes_from_a_folder(tmp_path: Path) -> None:
 def checkpoint(folder: Path, pooler: dict[str, torch.Tensor], prefix: str = "") -> Path:
     """An encoder's checkpoint with these tensors beside, all under a name of the whole model."""
     torch.manual_seed(0)
-    Encoder(CONFIG).save_pretrained(folder)
+    write_checkpoint(Encoder(CONFIG), folder)
     tensors = load_file(folder / "model.safetensors")
     save_file(
         {prefix + k: v for k, v in {**tensors, **pooler}.items()}, folder / "model.safetensors"

@@ -52,14 +52,11 @@ class AutoEncoder(nn.Module):
         given = {"token_type_ids": types} if types is not None and self.config.types > 1 else {}
         return self.model(input_ids=ids, attention_mask=mask.long(), **given).last_hidden_state
 
-    def freeze_embeddings(self, frozen: bool = True) -> None:
+    def freeze_embeddings(self) -> None:
         """Leave the word embeddings (and what the model keeps beside them) as they are."""
         for module in self.model.modules():
             if isinstance(module, nn.Embedding):
-                module.requires_grad_(not frozen)
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        self.model.save_pretrained(folder)
+                module.requires_grad_(False)
 
 
 def can_stack(source: str | Path) -> bool:

@@ -122,16 +122,10 @@ def _check_room(sizes: Tensor, rows: int) -> None:
         torch.ops.aten._assert_async.msg((sizes.sum(-1) <= rows).all(), told)
 
 
-def embed(
-    config: EncoderConfig,
-    stacked: Stacked,
-    ids: Tensor,
-    types: Tensor | None,
-    positions: Tensor | None,
-) -> Tensor:
+def embed(config: EncoderConfig, stacked: Stacked, ids: Tensor, types: Tensor | None) -> Tensor:
     """[R, B, T, H] in fp32, before dropout."""
-    index = [_rows(x, stacked.lead[1]) for x in (ids, types, positions)]
-    return _embedded(config, stacked, *index, None, ids.shape[-1])
+    S = stacked.lead[1]
+    return _embedded(config, stacked, _rows(ids, S), _rows(types, S), None, None, ids.shape[-1])
 
 
 def embed_packed(config: EncoderConfig, stacked: Stacked, packed: Packed) -> Tensor:
@@ -230,14 +224,14 @@ class _Embed(torch.autograd.Function):
                 config.position_offset, config.eps, config.hidden, wide(H), positions is not None,
                 bool(kinds), bool(kinds) and types is not None,
             )  # fmt: skip
-        ctx.config, ctx.index = config, (ids, types, positions, spans, width)
+        ctx.config, ctx.index = config, (ids, types, spans, width)
         ctx.kept = gains, z, mean, rstd
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         config: EncoderConfig = ctx.config
-        ids, types, positions, spans, width = ctx.index
+        ids, types, spans, width = ctx.index
         gains, z, mean, rstd = ctx.kept
         P, (S, B, _), H, N = len(gains), ids.shape, config.hidden, ids[0].numel()
         gain = gains[0] if P == 1 else torch.cat(gains)
@@ -267,8 +261,6 @@ class _Embed(torch.autograd.Function):
                 types is not None, spans is not None,
                 num_warps=blocks.more_warps(blocks.PLACES[1], H),
             )  # fmt: skip
-            if positions is not None and spans is None:
-                place = _scattered(dz, positions, config.positions, -1)
             places = place.chunk(P)
         norm, *typed = row_sums(partials, [x.shape[-2] for x in partials])
         if typed:

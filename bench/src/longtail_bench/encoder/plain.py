@@ -30,12 +30,7 @@ from torch import Tensor, nn
 
 from longtail_bench.encoder import fused
 from longtail_bench.encoder.config import ACTIVATIONS, LAYER, TABLES, EncoderConfig, Stacked
-from longtail_bench.encoder.weights import (
-    locate,
-    read_config,
-    read_weights,
-    write_pretrained,
-)
+from longtail_bench.encoder.weights import locate, read_config, read_weights
 
 __all__ = ["Encoder", "EncoderConfig", "Stacked"]
 
@@ -85,27 +80,16 @@ class Encoder(nn.Module):
         encoder.passes.zero_()
         return encoder
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """config.json and model.safetensors, for `AutoModel.from_pretrained` of transformers."""
-        write_pretrained(self.config, dict(self.named_parameters()), Path(folder))
-
-    def freeze_embeddings(self, frozen: bool = True) -> None:
+    def freeze_embeddings(self) -> None:
         """Leave the word, position and type embeddings as they are in training."""
         for name in TABLES:
             if name in self.config.shapes():
-                self.get_parameter(name).requires_grad_(not frozen)
+                self.get_parameter(name).requires_grad_(False)
 
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        types: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
         """Hidden states [B, T, H] of token ids [B, T]; `mask` is True where a token is real."""
-        lifted = [None if x is None else x[None] for x in (ids, types, positions)]
         stacked = self.lifted()
-        hidden = self.embed(stacked, *lifted)  # pyright: ignore[reportArgumentType]
+        hidden = self.embed(stacked, ids[None], None if types is None else types[None])
         return self.encode(stacked, hidden, mask[None])[0]
 
     @classmethod
@@ -134,30 +118,22 @@ class Encoder(nn.Module):
                 member.passes.add_(1)
         return Stacked(parts, seeds)
 
-    def embed(
-        self,
-        stacked: Stacked,
-        ids: Tensor,
-        types: Tensor | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
+    def embed(self, stacked: Stacked, ids: Tensor, types: Tensor | None = None) -> Tensor:
         """Embeddings [R, B, T, H] of ids [S, B, T], the same for all P members.
 
         Args:
             types: rows of the type table [S, B, T]; 0 by default.
-            positions: rows of the position table [S, B, T], offset included; by default those of
-                consecutive tokens from the first on.
         """
         width, drop = ids.shape[-1], self.config.dropout if stacked.seeds is not None else 0.0
         _check_length(self.config, width)
         if fused.usable(self.config, ids, width):
-            return F.dropout(fused.embed(self.config, stacked, ids, types, positions), drop)
-        if positions is None:
-            start = self.config.position_offset
-            positions = torch.arange(start, start + width, device=ids.device).expand(ids.shape)
+            return F.dropout(fused.embed(self.config, stacked, ids, types), drop)
+        start = self.config.position_offset
         rows = {
             "word_table": ids,
-            "position_table": positions,
+            "position_table": torch.arange(start, start + width, device=ids.device).expand(
+                ids.shape
+            ),
             "type_table": torch.zeros_like(ids) if types is None else types,
         }
         hidden = sum(

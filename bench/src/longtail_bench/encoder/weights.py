@@ -1,4 +1,4 @@
-"""Encoder checkpoints in Hugging Face's format, read and written without transformers.
+"""Encoder checkpoints in Hugging Face's format, read without transformers.
 
 A folder with `config.json` and `model.safetensors` (or `pytorch_model.bin`). The queries', keys'
 and values' matrices of a layer are one of ours, and those of all layers are stacked.
@@ -7,24 +7,17 @@ and values' matrices of a layer are one of ours, and those of all layers are sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from longtail_bench.encoder.config import EncoderConfig
 
-# model_type in config.json -> class that transformers has for it
-KINDS = {
-    "bert": "BertModel",
-    "roberta": "RobertaModel",
-    "xlm-roberta": "XLMRobertaModel",
-    "camembert": "CamembertModel",
-    "mpnet": "MPNetModel",
-}
+KINDS = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet")  # model_type in config.json
 _BERT = {
     "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
     "out": ("attention.output.dense",),
@@ -105,7 +98,9 @@ def read_config(folder: Path) -> EncoderConfig:
     path = folder / "config.json"
     kind, given = read_kind(path)
     if kind not in KINDS:
-        raise ValueError(f"{path}: model_type {kind!r} has no fast encoder; known: {[*KINDS]}")
+        raise ValueError(
+            f"{path}: model_type {kind!r} has no fast encoder; known: {', '.join(KINDS)}"
+        )
     if given.get("position_embedding_type", "absolute") != "absolute" or given.get("is_decoder"):
         raise ValueError(f"{path}: relative_key positions and decoders are not supported")
     offset = kind != "bert"  # the first token's position is the one after the padding's
@@ -203,40 +198,3 @@ def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
             name = name.replace("gamma", "weight").replace("beta", "bias")
         renamed[name] = value
     return path, renamed
-
-
-def write_pretrained(config: EncoderConfig, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """The inverse of `read_config` and `read_weights`; ``weights`` by the names that we have."""
-    tensors = {}
-    for ours, layers in names(config):
-        value = weights[ours].detach().cpu()
-        for parts, layer in zip(layers, value if ours in _STACKED else [value], strict=True):
-            for name, part in zip(parts, layer.chunk(len(parts)), strict=True):
-                tensors[name] = part.contiguous().clone()
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    text = json.dumps(_described(config), indent=2)
-    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
-
-
-def _described(config: EncoderConfig) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        "architectures": [KINDS[config.kind]],
-        "model_type": config.kind,
-        "vocab_size": config.vocab,
-        "hidden_size": config.hidden,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.intermediate,
-        "max_position_embeddings": config.positions,
-        "layer_norm_eps": config.eps,
-        "hidden_act": config.activation,
-        "pad_token_id": config.pad,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.dropout,
-    }
-    if config.relative_buckets:
-        given["relative_attention_num_buckets"] = config.relative_buckets
-    else:
-        given["type_vocab_size"] = config.types
-    return given
