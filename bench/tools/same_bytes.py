@@ -104,7 +104,13 @@ TABLE = ("data.setting", "moments.first_moment", "moments.second_moment", "momen
 
 # Features that went, by patterns of RUN/PART/PATH (of RUN/ where whole runs go), as in
 # "toy/finetune/*/badam:BAdam/*"; the commit that takes one away says so here.
-TAKEN_AWAY: tuple[str, ...] = ("*/summary/higher_is_better",)  # each score says it, in `scores`
+TAKEN_AWAY: tuple[str, ...] = (
+    "*/summary/higher_is_better",  # each score says it, in `scores`
+    "wsd*/summary/tables",  # by which `longtail wsd predict` found a run's tables
+    "fsmol*/settings/data.heads",
+    "fsmol*/settings/data.order",
+    "*/settings/data.class_order",
+)
 
 LEFT_OUT = ("scores", "scores_sha256", "seconds", "sessions", "started")  # of a snapshot
 VERSIONS = ("memory.made_by.longtail", "memory.made_by.torch")  # in the head of a memory file

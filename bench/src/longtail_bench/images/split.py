@@ -3,7 +3,7 @@
 Class-incremental: one head for all classes and no task identity at test time. Beside that score
 stands the task-incremental one, where the answer is chosen among the task's own classes.
 
-Labels are numbered in the order in which the classes are learned, so that with m classes to a task
+Classes are learned in the order of their numbers, so that with m classes to a task
 
     task of an example = label // m
 """
@@ -25,7 +25,6 @@ from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.mlp import MLP
 from longtail.names import option
 from longtail.support.downloads import Meter, cache_folder, fetch_all, verify
-from longtail.support.random import permutation
 from longtail.tasks import CLASSIFICATION, Objective, Score, Segments, TableSequence, TensorExamples
 from longtail_bench.images.files import SOURCES, Images, read
 from longtail_bench.images.inputs import Pixels, RandomCropFlip
@@ -49,7 +48,6 @@ class Settings:
 
     tasks: int = option(5, "number of tasks")
     classes_per_task: int = option(2, "classes in each task")
-    class_order: int | None = option(None, "seed that shuffles the classes; none: as numbered")
     model: Literal["mlp", "resnet18"] = option("mlp", "two hidden layers, or ResNet-18")
     hidden: int = option(100, "width of the hidden layers (mlp)")
     init: Literal["xavier", "torch"] = option("xavier", "first weights (mlp): Glorot's, PyTorch's")
@@ -107,33 +105,29 @@ def _objective(classes_per_task: int) -> Objective:
 
 
 def sequence_of(
-    images: Images, order: np.ndarray, classes_per_task: int, names: Sequence[str]
+    images: Images, tasks: int, classes_per_task: int, names: Sequence[str]
 ) -> TableSequence:
-    """The classes in `order`, `classes_per_task` to a task; other classes are left out."""
-    tasks = len(order) // classes_per_task
-    place = np.full(max(order.max(), images.train_labels.max(), images.test_labels.max()) + 1, -1)
-    place[order] = np.arange(len(order))
+    """The first classes, `classes_per_task` to a task; those that no task has are left out."""
     pixels, labels, offsets = [], [], []
     start = 0
     for x, y in ((images.train, images.train_labels), (images.test, images.test_labels)):
-        label = place[y]
-        rows = np.argsort(label // classes_per_task, kind="stable")
-        rows = rows[np.count_nonzero(label < 0) :]  # classes that no task has
-        sizes = np.bincount(label[rows] // classes_per_task, minlength=tasks)
+        task = y // classes_per_task
+        rows = np.argsort(task, kind="stable")[: np.count_nonzero(task < tasks)]
+        sizes = np.bincount(task[rows], minlength=tasks)
         offsets.append(start + np.cumsum([0, *sizes]))
         pixels.append(x[rows])
-        labels.append(label[rows])
+        labels.append(y[rows])
         start += len(rows)
     table = TensorExamples(
         torch.from_numpy(np.concatenate(pixels)), torch.from_numpy(np.concatenate(labels))
     )
-    parts = order.reshape(tasks, classes_per_task)
+    starts = range(0, tasks * classes_per_task, classes_per_task)
     return TableSequence(
         table,
         Segments(offsets[0]),
         Segments(offsets[1]),
         _objective(classes_per_task),
-        [", ".join(names[int(c)] for c in part) for part in parts],
+        [", ".join(names[first : first + classes_per_task]) for first in starts],
     )
 
 
@@ -191,11 +185,8 @@ class SplitImages:
                 f"{settings.classes_per_task} is more than the {classes} classes of {self.name}"
             )
         images = _images(self.name, None if settings.miniature else self.folder(settings))
-        order = np.arange(classes)
-        if settings.class_order is not None:
-            order = permutation(classes, settings.class_order, "classes").numpy()
         names = CLASS_NAMES.get(self.name, " ".join(map(str, range(classes)))).split()
-        sequence = sequence_of(images, order[:used], settings.classes_per_task, names)
+        sequence = sequence_of(images, settings.tasks, settings.classes_per_task, names)
         return Benchmark(sequence, self.make_model(settings, images.train.shape[1:], used))
 
     def make_model(
