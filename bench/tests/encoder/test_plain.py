@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench_helpers.checkpoints import write_checkpoint
 from torch.func import functional_call
 
+from bench_helpers.checkpoints import write_checkpoint
 from longtail.replicas import Replicas
 from longtail_bench.encoder.auto import load_encoder
 from longtail_bench.encoder.plain import Encoder, EncoderConfig

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from bench_helpers.checkpoints import write_checkpoint
 from torch import Tensor, nn
 
+from bench_helpers.checkpoints import write_checkpoint
 from longtail.replicas import Replicas
 from longtail_bench.encoder.plain import Encoder, EncoderConfig
 from longtail_bench.vqa.model import VisionLanguage

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench_helpers.checkpoints import write_checkpoint
 from safetensors.torch import load_file, save_file
 
+from bench_helpers.checkpoints import write_checkpoint
 from longtail.methods.fisher import Fisher
 from longtail.replicas import Replicas
 from longtail.tasks import TensorExamples
