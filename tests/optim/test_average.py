@@ -139,8 +139,8 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
     TaskAverage(model).save(tmp_path)
     with pytest.raises(ValueError, match="it is one of kind 'task', not 'ema'"):
         TaskAverage(model, "ema").load(tmp_path)
-    with pytest.raises(ValueError, match=r"0.weight is \(3, 4\) there and \(3, 5\) here"):
-        TaskAverage(nn.Sequential(nn.Linear(5, 3))).load(tmp_path)
+    with pytest.raises(ValueError, match=r"0.weight is \(3, 4\) there and \(2, 5\) here"):
+        TaskAverage(nn.Sequential(nn.Linear(5, 2))).load(tmp_path)
     (tmp_path / "longtail_average.safetensors").write_bytes(b"no")
     with pytest.raises(ValueError, match="holds no average"):
         TaskAverage(model).load(tmp_path)
@@ -152,9 +152,51 @@ def test_a_file_that_is_refused_leaves_the_average_as_it_was(tmp_path: Path) -> 
     """Its last tensor has another shape; those before it are not taken over."""
     made = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     TaskAverage(made).save(tmp_path)
-    other = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5))
+    other = nn.Sequential(nn.Linear(4, 3), nn.Linear(4, 5))
     average = TaskAverage(other)
     before = copy.deepcopy(average.state_dict())
-    with pytest.raises(ValueError, match=r"1\.weight is \(2, 3\) there and \(5, 3\) here"):
+    with pytest.raises(ValueError, match=r"1\.weight is \(2, 3\) there and \(5, 4\) here"):
         average.load(tmp_path)
     assert str(average.state_dict()) == str(before)
+
+
+@pytest.mark.parametrize("kind", ["task", "ema"])
+def test_a_grown_tensor_keeps_the_average_of_its_rows_and_a_shrunk_one_its_first(
+    kind: str, tmp_path: Path
+) -> None:
+    """More tokens, more classes: as the memory takes them."""
+    model = nn.Embedding(4, 2)
+    average = TaskAverage(model, kind, 0.5)
+    for task in range(3):
+        move(model, task)
+        average.step()
+        average.end_task()
+    average.save(tmp_path)
+    with average.applied():
+        expected = model.weight.detach().clone()
+    grown, small = nn.Embedding(6, 2), nn.Embedding(3, 2)
+    new_rows = grown.weight.detach()[4:].clone()
+    later, less = TaskAverage(grown, kind, 0.5), TaskAverage(small, kind, 0.5)
+    assert later.load(tmp_path)
+    assert less.load(tmp_path)
+    assert later.tasks == average.tasks
+    with later.applied(), less.applied():
+        assert torch.equal(grown.weight[:4], expected)
+        assert torch.equal(grown.weight[4:], new_rows)
+        assert torch.equal(small.weight, expected[:3])
+
+
+def test_a_spoiled_average_is_neither_saved_nor_loaded(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    average = TaskAverage(model)
+    file = average.save(tmp_path)
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 1 << 6
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="holds no average: bias is damaged"):
+        average.load(tmp_path)
+    nn.init.constant_(model.weight, float("nan"))
+    average.end_task()
+    with pytest.raises(ValueError, match=r"Cannot save .* the average of weight has NaN in it"):
+        average.save(tmp_path)
+    assert file.read_bytes() == content

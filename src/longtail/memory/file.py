@@ -38,6 +38,7 @@ from longtail.optim.continual_adam import ContinualAdam
 from longtail.optim.past import CODED, past_dtype_of
 from longtail.optim.state import Settings, fold, gather, is_averaged, state_dtype
 from longtail.optim.wrappers import required
+from longtail.support.growth import check_growth, fit, resized
 from longtail.support.param_names import Renaming, aliases_of
 from longtail.support.tensor_file import (
     DAMAGED,
@@ -55,7 +56,6 @@ from longtail.support.tensor_file import (
 FILE_NAME = "longtail_memory.safetensors"
 FORMAT = "longtail memory"
 VERSION = 1
-GROWTH = ("mean", "zero")
 SECOND, FIRST_OF_TASKS, FIRST_MOVING = "past_exp_avg_sq", "past_exp_avg", "exp_avg"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "uint8": torch.uint8}
 
@@ -229,8 +229,7 @@ def load_memory(
         ValueError: for a file that is none of ours, cut off or of a newer version, or that does
             not fit; nothing has been loaded then.
     """
-    if grow not in GROWTH:
-        raise ValueError(f"Invalid grow: {grow!r}, must be one of {', '.join(map(repr, GROWTH))}")
+    check_growth(grow)
     inner = required(optimizer, "load_memory()")
     aliases = aliases_of(inner, model, names)
     target = memory_path(path)
@@ -450,8 +449,8 @@ class _Loading:
                 continue
             record = self.records[name]
             change = Change(names[0], record.shape, shape)
-            fit = _fit(record.shape, shape)
-            if fit is None:
+            how = fit(record.shape, shape)
+            if how is None:
                 if strict:
                     raise ValueError(
                         f"Cannot load {self.path}: {names[0]} has shape {_by(record.shape)} in "
@@ -461,7 +460,7 @@ class _Loading:
                 continue
             used.add(name)
             chosen[parameter] = name, record
-            changes[fit].append(change)
+            changes[how].append(change)
         self._check_overlap(aliases, used, strict=strict)
         for name, record in self.records.items():
             if name not in used:
@@ -562,7 +561,7 @@ class _Loading:
         if entry.dtype == torch.uint8:
             value = codes.decode(value, **code)
         real = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
-        value = _resized(value.to(real), wanted, self.grow)
+        value = resized(value.to(real), wanted, self.grow)
         if parameter.is_complex():
             value = torch.view_as_complex(value.contiguous())
         return _placed(
@@ -584,30 +583,6 @@ def _check_code(code: Any) -> None:
     for value in code.values():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e4:
             raise ValueError(f"{value!r} is no number of a code")
-
-
-def _fit(saved: tuple[int, ...], shape: tuple[int, ...]) -> str | None:
-    """How a parameter's shape follows from the file's; None if it does not."""
-    if saved == shape:
-        return "loaded"
-    different = [i for i, (a, b) in enumerate(zip(saved, shape, strict=False)) if a != b]
-    if len(saved) != len(shape) or len(different) != 1 or not saved[different[0]]:
-        return None
-    return "grown" if shape[different[0]] > saved[different[0]] else "shrunk"
-
-
-def _resized(value: Tensor, shape: tuple[int, ...], grow: str) -> Tensor:
-    """The value with its last rows cut off, or with rows added by the rule ``grow``."""
-    for dim, size in enumerate(shape):
-        missing = size - value.shape[dim]
-        if missing < 0:
-            value = value.narrow(dim, 0, size)
-        elif missing:
-            rows = value.mean(dim, keepdim=True) if grow == "mean" else value.new_zeros(())
-            added = [*value.shape]
-            added[dim] = missing
-            value = torch.cat([value, rows.expand(added)], dim)
-    return value
 
 
 def _placed(value: Tensor, parameter: Tensor, dtype: torch.dtype, target: Tensor | None) -> Tensor:

@@ -17,22 +17,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
+from longtail.support.growth import fit, shared_part
 from longtail.support.param_names import normalise
 from longtail.support.tensor_file import (
     DAMAGED,
     Entry,
-    TensorFileError,
     counted,
+    not_finite,
     read_header,
     read_tensor,
+    verify,
     write_tensors,
 )
 
@@ -176,62 +178,81 @@ class TaskAverage:
                 for mine, saved in zip(self._average, state["average"], strict=True):
                     mine.copy_(saved)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: str | os.PathLike[str], *, week: str | None = None) -> Path:
         """Write the average by parameter name, for the next process; see `load`.
 
         Args:
             path: a ``.safetensors`` file, or the folder for `longtail_average.safetensors`.
+            week: what the last task is called, see `week_of_average`.
         """
         file = average_path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         values = dict(zip(self._names, self._average, strict=True))
         counts = dict(zip(self._names, self._counts, strict=True))
-        told = {"kind": self.kind, "started": self._started, "counts": counts}
+        told = {"kind": self.kind, "started": self._started, "counts": counts, "week": week}
+
+        def tensor_of(name: str) -> Tensor:
+            if (wrong := not_finite(values[name])) is not None:
+                raise ValueError(f"Cannot save {file}: the average of {name} {wrong}")
+            return values[name].detach().cpu().contiguous()
+
         write_tensors(
             file,
             {name: Entry(a.dtype, tuple(a.shape)) for name, a in values.items()},
             {"format": _FORMAT, "average": json.dumps(told)},
-            lambda name: values[name].detach().cpu().contiguous(),
+            tensor_of,
         )
         return file
 
     def load(self, path: str | os.PathLike[str]) -> bool:
         """Go on from what `save` wrote; whether there was something.
 
-        A parameter that the file does not have begins anew; one of another shape is refused.
+        A parameter that the file does not have begins anew, with the weights as they are now. So do
+        the new rows of one that has grown; one that has shrunk keeps its first rows.
 
         Raises:
-            ValueError: the file is damaged, of the other kind, or has another shape of something.
+            ValueError: the file is damaged, of the other kind, or has another shape of something,
+                which no rows added or cut off explain.
         """
         file = average_path(path)
         if not file.is_file():
             return False
-        try:
-            with open(file, "rb", buffering=0) as opened:
-                self._read(opened)
-        except DAMAGED as error:
-            raise ValueError(f"{file} holds no average: {error}") from None
+        with open(file, "rb", buffering=0) as opened:
+            self._read(file, opened)
         return True
 
-    def _read(self, opened: Any) -> None:
-        header = read_header(opened, _FORMAT)
-        told = json.loads(header.metadata["average"])
-        if told["kind"] != self.kind:
-            raise TensorFileError(f"it is one of kind {told['kind']!r}, not {self.kind!r}")
-        found = []  # all of it is looked at before any of it is taken over
-        for i, name in enumerate(self._names):
-            entry = header.entries.get(name)
-            if entry is None:
-                continue
-            if entry.shape != tuple(self._average[i].shape):
-                here = tuple(self._average[i].shape)
-                raise TensorFileError(f"{name} is {entry.shape} there and {here} here")
-            found.append((i, entry, counted(told["counts"][name])))
-        started = bool(told["started"])
-        for i, entry, count in found:
-            self._average[i].copy_(read_tensor(opened, entry))
-            self._counts[i] = count
+    @torch.no_grad()
+    def _read(self, file: Path, opened: IO[bytes]) -> None:
+        try:
+            header = read_header(opened, _FORMAT)
+            told = json.loads(header.metadata["average"])
+            counts = {name: counted(told["counts"][name]) for name in header.entries}
+            kind, started = told["kind"], bool(told["started"])
+            verify(opened, header, lambda _, piece: not_finite(piece))
+        except DAMAGED as error:
+            raise ValueError(f"{file} holds no average: {error}") from None
+        if kind != self.kind:
+            raise ValueError(f"Cannot load {file}: it is one of kind {kind!r}, not {self.kind!r}")
+        places = [i for i, name in enumerate(self._names) if name in header.entries]
+        for i in places:  # all of it is looked at before any of it is taken over
+            saved, shape = header.entries[self._names[i]].shape, tuple(self._average[i].shape)
+            if fit(saved, shape) is None:
+                raise ValueError(
+                    f"Cannot load {file}: {self._names[i]} is {saved} there and {shape} here"
+                )
+        for i in places:
+            entry = header.entries[self._names[i]]
+            saved = shared_part(read_tensor(opened, entry), tuple(self._average[i].shape))
+            shared_part(self._average[i], entry.shape).copy_(saved)
+            self._counts[i] = counts[self._names[i]]
         self._started = started
+
+
+def week_of_average(path: Path) -> str | None:
+    """What the last task in the file of an average was called; None where nobody said."""
+    with suppress(OSError, *DAMAGED), open(path, "rb") as file:
+        return json.loads(read_header(file, _FORMAT).metadata["average"])["week"]
+    return None
 
 
 def average_path(path: str | os.PathLike[str]) -> Path:

@@ -74,14 +74,7 @@ def aliases_of(
     """
     found = _from_optimizer(optimizer) if model is None else _from_model(optimizer, model)
 
-    if names is not None and not callable(names) and not isinstance(names, Mapping):
-        raise ValueError(f"Invalid names: {names!r}, neither a function nor a mapping of names")
-
-    def rename(name: str) -> str:
-        if names is None:
-            return name
-        return names(name) if callable(names) else names.get(name, name)
-
+    rename = renamer(names)
     result: dict[Tensor, list[str]] = {}
     taken: dict[str, Tensor] = {}
     for parameter, known in found.items():
@@ -95,16 +88,31 @@ def aliases_of(
     return result
 
 
+def renamer(names: Renaming | None) -> Callable[[str], str]:
+    """A function and a mapping alike as a function; a mapping may leave names out."""
+    if callable(names):
+        return names
+    if names is not None and not isinstance(names, Mapping):
+        raise ValueError(f"Invalid names: {names!r}, neither a function nor a mapping of names")
+    mapping = names or {}
+    return lambda name: mapping.get(name, name)
+
+
+def adapters_in(model: nn.Module) -> tuple[str, ...]:
+    """What PEFT's adapters on a model are called; it may be wrapped."""
+    for module in (model, *model.modules()):
+        if config := getattr(module, "peft_config", None):
+            return tuple(config)
+    return ()
+
+
 def _from_model(optimizer: Any, model: nn.Module) -> dict[Tensor, list[str]]:
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise ValueError(
             "FullyShardedDataParallel flattens parameters and cuts them up, so that they have no "
             "names of their own: use fully_shard (FSDP2)"
         )
-    adapters = tuple(getattr(model, "peft_config", None) or ())
-    if not adapters:  # it may be wrapped
-        inner = (getattr(module, "peft_config", None) for module in model.modules())
-        adapters = tuple(next((config for config in inner if config), ()))
+    adapters = adapters_in(model)
     known: dict[Tensor, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         known.setdefault(parameter, []).append(normalise(name, adapters))
