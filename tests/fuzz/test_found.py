@@ -16,7 +16,8 @@ import torch
 
 from helpers.attacks import finished_run
 from helpers.tensor_files import rewritten
-from longtail.memory.file import load_memory, remembered, save_memory
+from longtail.memory import load_memory, save_memory
+from longtail.memory.document import remembered
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
 from longtail.report.results import load

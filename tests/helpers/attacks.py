@@ -31,7 +31,7 @@ import torch
 
 from bench_helpers.vqa_content import random_content
 from helpers.tensor_files import with_checksums
-from longtail.memory.file import load_memory, save_memory
+from longtail.memory import load_memory, save_memory
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
 from longtail.report.results import load

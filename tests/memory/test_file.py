@@ -19,7 +19,7 @@ import longtail
 from helpers.optimizers import IMPLEMENTATIONS, assert_same
 from helpers.tensor_files import with_checksums
 from longtail import ContinualAdam, ContinualAdamW, end_task, load_memory, save_memory
-from longtail.memory.file import FILE_NAME
+from longtail.memory.document import FILE_NAME
 
 
 class Words(nn.Module):

@@ -155,10 +155,11 @@ def test_two_processes_with_one_number_do_not_tear_the_file(tmp_path: Path):
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX")
 def test_what_killed_processes_left_is_gone_after_the_next_save(tmp_path: Path):
     """33 drafts of 281 MB were left."""
-    for attempt in range(6):
+    for _ in range(6):
         writer = start(tmp_path, 1.0, 60.0)
         wait_until_ready(writer)
-        time.sleep(0.3 + 0.05 * attempt)
+        while not [name for name in os.listdir(tmp_path) if name != NAME]:
+            time.sleep(0.001)
         writer.kill()
         writer.communicate()
         if [name for name in os.listdir(tmp_path) if name != NAME]:

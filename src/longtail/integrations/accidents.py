@@ -4,7 +4,7 @@ import os
 import warnings
 from typing import Any
 
-from longtail.memory.file import memory_path, remembered
+from longtail.memory.document import memory_path, remembered
 from longtail.optim.wrappers import required
 
 

@@ -17,7 +17,7 @@ import torch
 from avalanche.training.plugins import SupervisedPlugin
 
 from longtail.memory import load_memory, save_memory
-from longtail.memory.file import memory_path
+from longtail.memory.document import memory_path
 from longtail.optim import end_task
 
 

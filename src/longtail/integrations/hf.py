@@ -35,7 +35,7 @@ from longtail.integrations.foreign_loop import (
 )
 from longtail.integrations.weekly_scores import Score, WeeklyScores, is_score
 from longtail.memory import load_memory, save_memory
-from longtail.memory.file import memory_path
+from longtail.memory.document import memory_path
 from longtail.optim import TaskAverage, end_task
 from longtail.optim.wrappers import continual_adam_in
 from longtail.support.param_names import Renaming

@@ -25,7 +25,7 @@ from longtail.integrations.accidents import warn_of_fresh
 from longtail.integrations.foreign_loop import MakeMethod, MethodInLoop, RowsOfDataset
 from longtail.integrations.weekly_scores import Score, WeeklyScores
 from longtail.memory import load_memory, save_memory
-from longtail.memory.file import memory_path
+from longtail.memory.document import memory_path
 from longtail.optim import ContinualAdam, TaskAverage, end_task
 from longtail.optim.wrappers import continual_adam_in
 from longtail.support.eval_mode import evaluation_mode

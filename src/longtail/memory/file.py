@@ -19,106 +19,56 @@ saved and multiplied by it when it is loaded.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import _get_scalar_dtype
 
-from longtail.names import __version__
+from longtail.memory.document import (
+    CONTINUAL,
+    Change,
+    Document,
+    MemoryReport,
+    Record,
+    by,
+    count,
+    describe,
+    is_sharded,
+    match,
+    memory_path,
+    placed,
+    rank,
+    reading,
+    remembered,
+    whole,
+    write,
+)
+from longtail.memory.stamp import Stamp, fingerprint
 from longtail.optim import codes
 from longtail.optim.continual_adam import ContinualAdam
 from longtail.optim.past import CODED, past_dtype_of
 from longtail.optim.state import Settings, fold, gather, is_averaged, state_dtype
 from longtail.optim.wrappers import required
-from longtail.support.growth import check_growth, fit, resized
+from longtail.support.growth import check_growth, resized
 from longtail.support.param_names import Renaming, aliases_of
 from longtail.support.tensor_file import (
-    DAMAGED,
     Entry,
-    Header,
     TensorFileError,
-    counted,
     not_finite,
-    read_header,
     read_tensor,
     verify,
-    write_tensors,
 )
 
-FILE_NAME = "longtail_memory.safetensors"
-FORMAT = "longtail memory"
-VERSION = 1
+__all__ = ["Change", "MemoryReport", "load_memory", "save_memory"]
+
 SECOND, FIRST_OF_TASKS, FIRST_MOVING = "past_exp_avg_sq", "past_exp_avg", "exp_avg"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "uint8": torch.uint8}
-
-
-class Change(NamedTuple):
-    """A parameter, with its shape in the file and in the model; None where it is not there."""
-
-    name: str
-    saved: tuple[int, ...] | None
-    shape: tuple[int, ...] | None
-
-    def __str__(self) -> str:
-        shapes = [_by(shape) for shape in (self.saved, self.shape) if shape is not None]
-        return f"{self.name} {' -> '.join(shapes)}"
-
-
-@dataclass(frozen=True)
-class MemoryReport:
-    """What `load_memory` found for whom; printed, it is one line.
-
-    Attributes:
-        path: the file.
-        tasks: how many tasks it remembers.
-        steps: the most steps that it remembers of a parameter.
-        loaded: parameters that have their past as it was.
-        new: parameters that the file does not know, which start without a past.
-        grown: parameters with rows, or columns, that the file does not know.
-        shrunk: parameters that have lost rows, or columns, at the end.
-        dropped: what the file knows and nobody wants.
-    """
-
-    path: Path
-    tasks: int
-    steps: int
-    loaded: tuple[Change, ...] = ()
-    new: tuple[Change, ...] = ()
-    grown: tuple[Change, ...] = ()
-    shrunk: tuple[Change, ...] = ()
-    dropped: tuple[Change, ...] = ()
-
-    def __str__(self) -> str:
-        counts = [f"{len(self.loaded)} loaded"]
-        for what in ("new", "grown", "shrunk", "dropped"):
-            changes: tuple[Change, ...] = getattr(self, what)
-            named = ", ".join(map(str, changes[:3])) + (", ..." if len(changes) > 3 else "")
-            counts.append(f"{len(changes)} {what}" + (f" ({named})" if named else ""))
-        past = f"{_count(self.tasks, 'task')}, {_count(self.steps, 'step')}"
-        return f"memory of {past} from {self.path}: {', '.join(counts)}"
-
-
-class Record(NamedTuple):
-    """What the header says of a parameter."""
-
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
-    steps: int
-    tasks: int
-
-
-def memory_path(path: str | os.PathLike[str]) -> Path:
-    """The file of a memory: ``path`` itself if it ends in .safetensors, else in that folder."""
-    path = Path(path)
-    return path if path.suffix == ".safetensors" else path / FILE_NAME
 
 
 def save_memory(
@@ -165,33 +115,37 @@ def save_memory(
     """
     inner = required(optimizer, "save_memory()")
     target = memory_path(path)
-    stored = _stored_dtype(dtype)
-    aliases = aliases_of(inner, model, names)
-    records, entries, sources = _plan(inner, aliases, stored)
-    metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "memory": json.dumps(_described(inner, records, entries)),
-    }
+    ended = {} if model is None else fingerprint(model, names)
+    return save_stamped(inner, target, model, Stamp(ended=ended), dtype=dtype, names=names)
+
+
+def save_stamped(
+    optimizer: ContinualAdam,
+    target: Path,
+    model: nn.Module | None,
+    stamp: Stamp,
+    *,
+    dtype: torch.dtype | str | None = None,
+    names: Renaming | None = None,
+) -> Path:
+    """`save_memory` with what is known of the week and its weights."""
+    stored = stored_dtype(dtype)
+    aliases = aliases_of(optimizer, model, names)
+    records, entries, sources = _plan(optimizer, aliases, stored)
+    told = _described(optimizer, records, entries)
 
     def tensor_of(key: str) -> Tensor:
         kind, _, name = key.partition("/")
         parameter, group = sources[name]
-        whole = _real(_whole(_kept(kind, parameter, inner.state[parameter], group)))
-        if (wrong := _complaint(key, whole)) is not None:
+        value = _real(whole(_kept(kind, parameter, optimizer.state[parameter], group)))
+        if (wrong := _complaint(key, value)) is not None:
             raise ValueError(f"Cannot save {target}: {key} {wrong}")
-        return _converted(whole, entries[key].dtype)
+        return _converted(value, entries[key].dtype)
 
-    _warn_of_accidents(target, records)
-    sharded = any(map(_is_sharded, aliases))
-    if _rank() == 0:
-        _write(target, entries, metadata, tensor_of)
-    elif sharded:  # gathering takes all processes, and so all of them stop at the same tensor
-        for key in entries:
-            tensor_of(key)
-    if sharded:
-        dist.barrier()
-    return target
+    if stamp.week is None:
+        _warn_of_accidents(target, records)
+    sharded = any(map(is_sharded, aliases))
+    return write(target, told, stamp, entries, tensor_of, sharded=sharded)
 
 
 def load_memory(
@@ -232,49 +186,20 @@ def load_memory(
     check_growth(grow)
     inner = required(optimizer, "load_memory()")
     aliases = aliases_of(inner, model, names)
-    target = memory_path(path)
-    try:
-        with open(target, "rb", buffering=0) as file:
-            loading = _Loading.of(target, file, read_header(file, FORMAT), grow)
-            chosen = loading.match(aliases, strict=strict)
-            loading.check(inner, chosen)
-            verify(file, loading.header, _complaint)
-            loading.into(inner, chosen)
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"There is no memory at {target}; save_memory() makes one"
-        ) from None
-    except OSError as error:
-        raise ValueError(f"Cannot load {target}: {error.strerror}") from None
-    except TensorFileError as error:
-        raise ValueError(f"Cannot load {target}: {error}") from None
-    if not quiet and _rank() == 0:
-        print(loading.report)
-    return loading.report
-
-
-def remembered(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """How many tasks and steps a memory holds; 0 and 0 where there is none that can be read."""
-    try:
-        with open(memory_path(path), "rb") as file:
-            header = read_header(file, FORMAT)
-        memory = json.loads(header.metadata["memory"])
-        steps = [counted(record["steps"]) for record in memory["parameters"].values()]
-        return counted(memory["tasks"]), max(steps, default=0)
-    except (OSError, *DAMAGED):
-        return 0, 0
-
-
-def _write(
-    target: Path,
-    entries: dict[str, Entry],
-    metadata: dict[str, str],
-    tensor_of: Callable[[str], Tensor],
-) -> None:
-    if target.is_dir():
-        raise ValueError(f"Cannot save {target}: it is a folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(target, entries, metadata, tensor_of)
+    with reading(path) as (document, file):
+        if document.policy != CONTINUAL:
+            raise TensorFileError(
+                f"it is of policy={document.policy!r}, and not what Continual Adam remembers"
+            )
+        _check_code(document.told.get("code", codes.CODE))
+        chosen, report = match(document, aliases, strict=strict)
+        loading = _Loading(document, file, grow)
+        loading.check(inner, chosen)
+        verify(file, document.header, _complaint)
+        loading.into(inner, chosen)
+    if not quiet and rank() == 0:
+        print(report)
+    return report
 
 
 def _complaint(key: str, values: Tensor) -> str | None:
@@ -297,8 +222,8 @@ def _warn_of_accidents(target: Path, records: dict[str, Record]) -> None:
     there = remembered(target)
     if own < there:
         warnings.warn(
-            f"{target} remembers {_count(there[0], 'task')} and {_count(there[1], 'step')}, and is "
-            f"replaced by {_count(own[0], 'task')} and {_count(own[1], 'step')}: was load_memory() "
+            f"{target} remembers {count(there[0], 'task')} and {count(there[1], 'step')}, and is "
+            f"replaced by {count(own[0], 'task')} and {count(own[1], 'step')}: was load_memory() "
             "left out?",
             stacklevel=3,
         )
@@ -370,139 +295,45 @@ def _described(
 ) -> dict[str, Any]:
     """The JSON of the header: what is remembered, and what made it."""
     settings = ("lr", "betas", "beta3", "eps", "weight_decay", "first_moment", "second_moment")
-    described: dict[str, Any] = {
-        "tasks": max((record.tasks for record in records.values()), default=0),
-        "parameters": {
-            name: {
-                "shape": record.shape,
-                "steps": record.steps,
-                "tasks": record.tasks,
-                **({"also": record.names[1:]} if record.names[1:] else {}),
-            }
-            for name, record in records.items()
-        },
-        "made_by": {
-            "longtail": __version__,
-            "torch": torch.__version__,
-            "optimizer": type(optimizer).__name__,
-            "groups": [
-                {key: _plain(group[key]) for key in settings} for group in optimizer.param_groups
-            ],
-        },
-    }
+    groups = [{key: _plain(group[key]) for key in settings} for group in optimizer.param_groups]
+    tasks = max((record.tasks for record in records.values()), default=0)
+    told = describe(CONTINUAL, optimizer, tasks, records, groups=groups)
     if any(entry.dtype == torch.uint8 for entry in entries.values()):
-        described["code"] = codes.CODE
-    return described
+        told["code"] = codes.CODE
+    return told
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Loading:
     """A file being loaded."""
 
-    path: Path
+    document: Document
     file: IO[bytes]
-    header: Header
     grow: str
-    memory: dict[str, Any]
-    records: dict[str, Record]
-    report: MemoryReport = field(init=False)
 
-    @classmethod
-    def of(cls, path: Path, file: IO[bytes], header: Header, grow: str) -> _Loading:
-        version = header.metadata.get("version", "")
-        if version != str(VERSION):
-            raise TensorFileError(
-                f"it has version {version!r} of the format and this longtail knows {VERSION}; "
-                "a newer longtail wrote it"
-            )
-        try:
-            memory = json.loads(header.metadata["memory"])
-            records = {
-                name: Record(
-                    (name, *map(_named, described.get("also", ()))),
-                    tuple(described["shape"]),
-                    counted(described["steps"]),
-                    counted(described["tasks"]),
-                )
-                for name, described in memory["parameters"].items()
-            }
-            counted(memory["tasks"])
-            _check_code(memory.get("code", codes.CODE))
-        except DAMAGED:
-            raise TensorFileError("its description is damaged") from None
-        return cls(path, file, header, grow, memory, records)
-
-    def match(
-        self, aliases: dict[Tensor, list[str]], *, strict: bool
-    ) -> dict[Tensor, tuple[str, Record]]:
-        """Which record each parameter gets; writes the report on the way."""
-        by_name = {alias: name for name, record in self.records.items() for alias in record.names}
-        chosen: dict[Tensor, tuple[str, Record]] = {}
-        changes: dict[str, list[Change]] = {kind: [] for kind in ("loaded", "new", "grown")}
-        changes |= {"shrunk": [], "dropped": []}
-        used: set[str] = set()
-        for parameter, names in aliases.items():
-            shape = tuple(parameter.shape)
-            name = next((by_name[alias] for alias in names if alias in by_name), None)
-            if name is None:
-                changes["new"].append(Change(names[0], None, shape))
-                continue
-            record = self.records[name]
-            change = Change(names[0], record.shape, shape)
-            how = fit(record.shape, shape)
-            if how is None:
-                if strict:
-                    raise ValueError(
-                        f"Cannot load {self.path}: {names[0]} has shape {_by(record.shape)} in "
-                        f"the file and {_by(shape)} in the model (strict=False leaves it out)"
-                    )
-                changes["new"].append(change)
-                continue
-            used.add(name)
-            chosen[parameter] = name, record
-            changes[how].append(change)
-        self._check_overlap(aliases, used, strict=strict)
-        for name, record in self.records.items():
-            if name not in used:
-                changes["dropped"].append(Change(name, record.shape, None))
-        steps = max((record.steps for record in self.records.values()), default=0)
-        found: dict[str, Any] = {key: tuple(value) for key, value in changes.items()}
-        self.report = MemoryReport(self.path, int(self.memory["tasks"]), steps, **found)
-        return chosen
-
-    def _check_overlap(
-        self, aliases: dict[Tensor, list[str]], used: set[str], *, strict: bool
-    ) -> None:
-        if strict and self.records and aliases and not used:
-            ours, theirs = next(iter(aliases.values()))[0], next(iter(self.records))
-            raise ValueError(
-                f"Cannot load {self.path}: none of its {len(self.records)} names is one of the "
-                f"model's; the first is {theirs!r} there and {ours!r} here (names= renames)"
-            )
-
-    def check(self, optimizer: ContinualAdam, chosen: Mapping[Tensor, tuple[str, Record]]) -> None:
+    def check(self, optimizer: ContinualAdam, chosen: Mapping[Tensor, Record]) -> None:
         """Raise where the file lacks what this week's policy averages over, or has other shapes."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter not in chosen:
                     continue
-                name, record = chosen[parameter]
+                record = chosen[parameter]
                 wanted = (*record.shape, 2) if parameter.is_complex() else record.shape
                 for kind in _kinds(group):
-                    entry = self.header.entries.get(f"{kind}/{name}")
+                    entry = self.document.header.entries.get(f"{kind}/{record.name}")
                     if entry is not None and entry.shape != wanted:
                         raise ValueError(
-                            f"Cannot load {self.path}: {kind}/{name} is {_by(entry.shape)} there "
-                            f"and not {_by(wanted)}"
+                            f"Cannot load {self.document.path}: {kind}/{record.name} is "
+                            f"{by(entry.shape)} there and not {by(wanted)}"
                         )
                     if kind != FIRST_MOVING and entry is None:
                         setting = "second_moment" if kind == SECOND else "first_moment"
                         raise ValueError(
-                            f"Cannot load {self.path}: {setting}={group[setting]!r} needs a past "
-                            f"that was not kept; it was saved under another {setting}"
+                            f"Cannot load {self.document.path}: {setting}={group[setting]!r} "
+                            f"needs a past that was not kept; it was saved under another {setting}"
                         )
 
-    def into(self, optimizer: ContinualAdam, chosen: Mapping[Tensor, tuple[str, Record]]) -> None:
+    def into(self, optimizer: ContinualAdam, chosen: Mapping[Tensor, Record]) -> None:
         """Put the past into the optimizer's state, in place where it has one."""
         for group in optimizer.param_groups:
             tasks = [
@@ -519,12 +350,12 @@ class _Loading:
         state: dict[str, Any],
         parameter: Tensor,
         group: dict[str, Any],
-        chosen: Mapping[Tensor, tuple[str, Record]],
+        chosen: Mapping[Tensor, Record],
     ) -> Record:
-        name, record = chosen[parameter]
+        record = chosen[parameter]
         kinds = _kinds(group)
         for kind in kinds:
-            entry = self.header.entries.get(f"{kind}/{name}")
+            entry = self.document.header.entries.get(f"{kind}/{record.name}")
             if entry is None:
                 continue
             dtype = _kept_dtype(kind, parameter, group) or state_dtype(parameter)
@@ -548,9 +379,9 @@ class _Loading:
         wanted = (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
         if target is not None and target.dtype != dtype:  # ``past_dtype`` was set since
             target = None
-        code = self.memory.get("code", {})
+        code = self.document.told.get("code", {})
         ours = entry.dtype != torch.uint8 or code == codes.CODE
-        plain = not _is_sharded(parameter) and parameter.device.type == "cpu"
+        plain = not is_sharded(parameter) and parameter.device.type == "cpu"
         direct = plain and ours and entry.dtype == dtype and entry.shape == wanted
         if direct and target is None and _is_contiguous(parameter):
             target = torch.empty(parameter.shape, dtype=dtype)
@@ -564,39 +395,19 @@ class _Loading:
         value = resized(value.to(real), wanted, self.grow)
         if parameter.is_complex():
             value = torch.view_as_complex(value.contiguous())
-        return _placed(
+        return placed(
             codes.encode(value) if dtype == torch.uint8 else value, parameter, dtype, target
         )
 
 
-def _named(value: Any) -> str:
-    """A name of a parameter that a file has."""
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no name")
-    return value
-
-
 def _check_code(code: Any) -> None:
     """Refuse what cannot be the code of a file's bytes, with which `codes.decode` is called."""
-    if not isinstance(code, dict) or code.keys() != codes.CODE.keys():
-        raise ValueError("it names no code that is known")
-    for value in code.values():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e4:
-            raise ValueError(f"{value!r} is no number of a code")
-
-
-def _placed(value: Tensor, parameter: Tensor, dtype: torch.dtype, target: Tensor | None) -> Tensor:
-    """The value in ``target``, or in a new tensor laid out (and sharded) like the parameter."""
-    if _is_sharded(parameter):
-        from torch.distributed.tensor import DTensor, distribute_tensor
-
-        assert isinstance(parameter, DTensor)
-        mesh, placements = parameter.device_mesh, parameter.placements
-        value = value.to(parameter.device)
-        value = distribute_tensor(value, mesh, placements, src_data_rank=None)
-    if target is None:
-        target = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    return target.detach().copy_(value)
+    known = isinstance(code, dict) and code.keys() == codes.CODE.keys()
+    for value in code.values() if known else ():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        known = known and number and 0 < value < 1e4
+    if not known:
+        raise TensorFileError("its description is damaged")
 
 
 def _converted(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -613,7 +424,7 @@ def _dtype_of(kind: str, parameter: Tensor, stored: torch.dtype | None) -> torch
     return torch.bfloat16 if stored == torch.uint8 and kind != SECOND else stored
 
 
-def _stored_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+def stored_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     if dtype is None:
         return None
     chosen = _DTYPES.get(str(dtype).removeprefix("torch."))
@@ -621,14 +432,6 @@ def _stored_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
         known = ", ".join(map(repr, _DTYPES))
         raise ValueError(f"Invalid dtype: {dtype}, must be one of {known}")
     return chosen
-
-
-def _is_sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def _real(tensor: Tensor) -> Tensor:
@@ -639,20 +442,8 @@ def _is_contiguous(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and tensor.layout == torch.strided
 
 
-def _rank() -> int:
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-
-
 def _plain(value: Any) -> Any:
     """A setting as JSON has it."""
     if isinstance(value, Tensor):
         return float(value)
     return [float(x) for x in value] if isinstance(value, tuple) else value
-
-
-def _by(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) if shape else "()"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
