@@ -124,7 +124,7 @@ def test_a_week_resumed_half_way_ends_like_one_that_was_not(tmp_path: Path) -> N
     torch.testing.assert_close(*results)
 
 
-def test_a_resume_of_zero_steps_is_told(tmp_path: Path) -> None:
+def test_last_weeks_finished_checkpoint_is_not_resumed(tmp_path: Path) -> None:
     """Row 2 of the table: `resume_from_checkpoint` on new data did 0 steps without a word."""
     model = make_model()
     trainer, _ = make_trainer(model, tmp_path, 1)
@@ -132,7 +132,7 @@ def test_a_resume_of_zero_steps_is_told(tmp_path: Path) -> None:
     trainer.train()
     trainer, optimizer = make_trainer(model, tmp_path, 2)
     trainer.add_callback(ContinualCallback())
-    with pytest.warns(UserWarning, match="at step 8 of 8, so this trains 0 steps"):
+    with pytest.raises(ValueError, match="checkpoint-8 is of 'week 1', which has ended"):
         trainer.train(resume_from_checkpoint=True)
     assert past_steps(model, optimizer) == 8
 

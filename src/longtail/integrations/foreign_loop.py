@@ -12,7 +12,6 @@ objective must be given.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from longtail.methods import DERPlusPlus, Method
+from longtail.support.files import replacing
 from longtail.tasks import CLASSIFICATION, Objective, Score, leaves, map_leaves
 
 FILE_NAME = "longtail_method.pt"
@@ -119,16 +119,17 @@ class MethodInLoop:
     def end_task(self, examples: RowsOfDataset | None) -> None:
         self.method.end_task(examples)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        torch.save(self.method.state_dict(), Path(folder, FILE_NAME))
+    def save(self, path: Path, week: str | None = None) -> None:
+        """Write what the method knows; ``week`` is what the last task is called."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            torch.save({"week": week, "method": self.method.state_dict()}, file)
 
-    def load(self, folder: str | os.PathLike[str]) -> bool:
+    def load(self, path: Path | None) -> bool:
         """Whether there was something to load."""
-        file = Path(folder, FILE_NAME)
-        if not file.is_file():
+        if path is None or not path.is_file():
             return False
-        self.method.load_state_dict(torch.load(file, weights_only=True))
+        self.method.load_state_dict(_read(path)["method"])
         return True
 
     def _check_width(self, inputs: Any, targets: Any) -> None:
@@ -141,6 +142,22 @@ class MethodInLoop:
                 f"{[tuple(s) for s in self._shapes]} and {[tuple(s) for s in shapes]}: pad to a "
                 "fixed length (padding='max_length')"
             )
+
+
+def week_of_method(path: Path) -> str | None:
+    """What the last task in the file of a method was called; None where nobody said."""
+    return _read(path)["week"] if path.is_file() else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        told = torch.load(path, weights_only=True)
+    except Exception as error:  # of a damaged archive or pickle torch raises nearly anything
+        said = " ".join(str(error).split())
+        raise ValueError(f"Cannot load {path}: {type(error).__name__}: {said}") from None
+    if not isinstance(told, dict) or told.keys() != {"week", "method"}:
+        raise ValueError(f"Cannot load {path}: it holds nothing that a method knows")
+    return told
 
 
 class RowsOfDataset:

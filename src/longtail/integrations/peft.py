@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model
+from torch import nn
 
 from longtail.memory import MemoryReport, load_memory
 from longtail.optim.past import converted, read_past
@@ -71,12 +72,17 @@ def load_memory_of_old(
         quiet: do not print the report.
     """
     report = load_memory(optimizer, path, model, names=names, quiet=quiet)
-    inner = required(optimizer, "load_memory_of_old()")
-    with torch.no_grad():
-        for parameter, (name, *_) in aliases_of(inner, model, names).items():
-            dims = [_RANK[part] for part in name.split(".") if part in _RANK]
-            past = inner.state.get(parameter, {}).get("past_exp_avg_sq")
-            if dims and past is not None:
-                mean = read_past(past, state_dtype(parameter)).mean(dims[0], keepdim=True)
-                past.copy_(converted(mean, past.dtype).expand_as(past))
+    spread_over_rank(optimizer, model, names)
     return report
+
+
+@torch.no_grad()
+def spread_over_rank(optimizer: Any, model: nn.Module, names: Renaming | None = None) -> None:
+    """Give every row of rank of an adapter the mean past of all of them."""
+    inner = required(optimizer, "spread_over_rank()")
+    for parameter, (name, *_) in aliases_of(inner, model, names).items():
+        dims = [_RANK[part] for part in name.split(".") if part in _RANK]
+        past = inner.state.get(parameter, {}).get("past_exp_avg_sq")
+        if dims and past is not None:
+            mean = read_past(past, state_dtype(parameter)).mean(dims[0], keepdim=True)
+            past.copy_(converted(mean, past.dtype).expand_as(past))

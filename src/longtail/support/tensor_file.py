@@ -31,7 +31,13 @@ _NAMES = {
     torch.float16: "F16",
     torch.bfloat16: "BF16",
     torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.bool: "BOOL",
 }
+DTYPES = frozenset(_NAMES)
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _LARGEST_HEADER = 100_000_000  # the limit of the format
 # Bytes a write or a read. Without a buffer in between that is twice as fast as all at once, and
