@@ -130,9 +130,11 @@ def test_a_second_fit_of_zero_steps_is_told(tmp_path: Path) -> None:
 
 
 def test_more_classes_next_week(tmp_path: Path, capsys: Any) -> None:
-    make_trainer(tmp_path, ContinualCallback(), enable_checkpointing=False).fit(Model(), data(1))
+    model, grown = Model(), Model(classes=3)
+    make_trainer(tmp_path, ContinualCallback(), enable_checkpointing=False).fit(model, data(1))
+    grown.body = model.body
     trainer = make_trainer(tmp_path, ContinualCallback(), enable_checkpointing=False)
-    trainer.fit(Model(classes=3), data(2))
+    trainer.fit(grown, data(2))
     assert "2 grown (head.weight 2x4 -> 3x4, head.bias 2 -> 3)" in capsys.readouterr().out
     assert remembered(trainer) == (2, 16)
 

@@ -435,8 +435,9 @@ def test_the_policies_are_scored_alike_and_do_not_take_each_others_files(tmp_pat
             model.save_pretrained(start)
         told = json.loads((tmp_path / policy / SCORES).read_text())
         assert [sorted(week["scores"]) for week in told["weeks"]] == [["w1"], ["w1", "w2"]]
-    with pytest.raises(ValueError, match="it is of policy='kept', and not what Continual Adam"):
-        one_week(tmp_path / "kept", 3)
+    for policy in ("kept", "new"):
+        with pytest.raises(ValueError, match=f"is of policy='{policy}', and this week of 'contin"):
+            one_week(tmp_path / policy, 3)
 
 
 def test_kept_state_grows_with_the_vocabulary_and_a_week_done_again_counts_once(tmp_path: Path):

@@ -9,24 +9,36 @@
 
 Every `fit` asks for a new optimizer, which has no past, and writes ``last.ckpt`` before training
 has ended; the callback loads the past, ends the task and puts the boundary into that checkpoint.
+Whatever can be wrong about a week is looked for before its first step.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from longtail.integrations.accidents import warn_of_fresh
-from longtail.integrations.foreign_loop import MakeMethod, MethodInLoop, RowsOfDataset
-from longtail.integrations.weekly_scores import Score, WeeklyScores
-from longtail.memory import load_memory, save_memory
-from longtail.memory.document import memory_path
-from longtail.optim import ContinualAdam, TaskAverage, end_task
+from longtail.integrations.foreign_loop import FILE_NAME as METHOD_FILE
+from longtail.integrations.foreign_loop import (
+    MakeMethod,
+    MethodInLoop,
+    RowsOfDataset,
+    week_of_method,
+)
+from longtail.integrations.week import Week
+from longtail.memory.document import CONTINUAL
+from longtail.memory.scores import WeeklyScores, WeekScore, scored_weeks
+from longtail.optim import TaskAverage
+from longtail.optim.average import FILE_NAME as AVERAGE_FILE
+from longtail.optim.average import week_of_average
 from longtail.optim.wrappers import continual_adam_in
 from longtail.support.eval_mode import evaluation_mode
 from longtail.support.param_names import Renaming
@@ -44,13 +56,22 @@ else:
 class ContinualCallback(Callback):
     """One task, or week, for each call of `trainer.fit()`.
 
+    The memory is stamped with the week's name and its weights: a week that is done again starts
+    from the memory of the week before and takes its own place, and weights that do not belong to
+    the memory are an error.
+
     Args:
         memory: the folder (or ``.safetensors`` file) of the memory; by default the Trainer's
-            ``default_root_dir``.
+            ``default_root_dir``. All weeks may share it.
+        policy: "continual" keeps what Continual Adam remembers; "kept" takes any optimizer of torch
+            and keeps its state from week to week; "new" takes any and keeps nothing.
+        before: the folder of the week before, where each week has one of its own.
         dtype: of the file, see `longtail.save_memory`.
         names: renames parameters, see `longtail.save_memory`. A LightningModule that holds the
             model as ``self.model`` puts "model." before every name.
         grow: what rows of a grown tensor start with, see `longtail.load_memory`.
+        check: False takes the memory as it is, whatever weights it belongs to, and starts without
+            one where it is missing.
         earlier: batches (a DataLoader) of earlier weeks by name, ``{}`` in the first week; scored
             when training ends, and logged with RP, BWT and FGT to the Trainer's loggers. Needs
             ``score``.
@@ -71,9 +92,12 @@ class ContinualCallback(Callback):
         self,
         memory: str | os.PathLike[str] | None = None,
         *,
+        policy: str = CONTINUAL,
+        before: str | os.PathLike[str] | None = None,
         dtype: torch.dtype | str | None = None,
         names: Renaming | None = None,
         grow: str = "mean",
+        check: bool = True,
         earlier: Mapping[str, Iterable[Any]] | None = None,
         score: Callable[[LightningModule, Any], Tensor] | None = None,
         week: str | None = None,
@@ -92,8 +116,18 @@ class ContinualCallback(Callback):
         self.average: TaskAverage | None = None
         self._saved_average: dict[str, Any] | None = None  # of a checkpoint
         self._saved_method: dict[str, Any] | None = None
-        self.memory, self.dtype, self.names, self.grow = memory, dtype, names, grow
-        self.earlier, self.score, self.week = earlier, score, week
+        self._saved_week: dict[str, Any] | None = None
+        self.week = Week(
+            policy=policy,
+            memory=memory,
+            before=before,
+            week=week,
+            dtype=dtype,
+            names=names,
+            grow=grow,
+            check=check,
+        )
+        self.earlier, self.score = earlier, score
         self.higher_is_better = higher_is_better
         self._trains = False
         self._steps = False  # whether this batch completed an optimizer step
@@ -104,41 +138,49 @@ class ContinualCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._trains = True
+        optimizer, target = self._optimizer(trainer), self._target(trainer)
+        self.week.check_optimizer(optimizer, pl_module)
+        self.week.check_target(target)
+        if trainer.ckpt_path is None:
+            known = [*(self.earlier or ()), *scored_weeks(target.parent)]
+            self.week.begin(optimizer, pl_module, target, known)
+        else:  # the checkpoint has brought the optimizer's state along
+            self._resume(trainer, optimizer, target)
         if self.make_method is not None:
             self._enter_loop(trainer, pl_module)
-        if self.in_loop is not None:
-            self.in_loop.method.optimizer = self._optimizer(trainer)
+            assert self.in_loop is not None
+            self.in_loop.method.optimizer = optimizer
         if self.average_kind is not None:
             self._begin_average(trainer, pl_module)
-        if trainer.ckpt_path is not None:  # the checkpoint has brought the past along
-            warn_of_fresh(self._optimizer(trainer), self._folder(trainer))
-            return
-        file = memory_path(self._folder(trainer))
-        if file.exists():
-            load_memory(self._optimizer(trainer), file, pl_module, names=self.names, grow=self.grow)
-        elif trainer.is_global_zero:
-            print(f"no memory at {file} yet: this is the first week")
+        if self.earlier is not None:
+            self._scores(target)
+            self._check_sets(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        optimizer = self._optimizer(trainer)
-        folder = self._folder(trainer)
+        optimizer, target = self._optimizer(trainer), self._target(trainer)
         if self.in_loop is not None:
             loader: Any = trainer.train_dataloader
             self.in_loop.end_task(
                 RowsOfDataset(loader.dataset, loader.collate_fn, _pair, pl_module.device)
             )
             del pl_module.training_step  # the class has its own again
-            if trainer.is_global_zero:
-                self.in_loop.save(memory_path(folder).parent)
-        end_task(optimizer)
-        save_memory(optimizer, folder, pl_module, dtype=self.dtype, names=self.names)
         if self.average is not None:
             self.average.end_task()
-            if trainer.is_global_zero:
-                self.average.save(memory_path(folder).parent)
+        self.week.end(optimizer, pl_module, target)
+        if trainer.is_global_zero:
+            self._save_beside(target.parent)
         self._mend_checkpoints(trainer)
         if self.earlier is not None:
-            self._score(trainer, pl_module, optimizer)
+            self._score(trainer, pl_module)
+
+    def _save_beside(self, folder: Path) -> None:
+        """What the method knows and the average; those of the week before are kept."""
+        self.week.keep_before(folder / METHOD_FILE, week_of_method)
+        self.week.keep_before(folder / AVERAGE_FILE, week_of_average)
+        if self.in_loop is not None:
+            self.in_loop.save(folder / METHOD_FILE, self.week.start.week)
+        if self.average is not None:
+            self.average.save(folder, week=self.week.start.week)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._trains:
@@ -162,30 +204,44 @@ class ContinualCallback(Callback):
         if not self._steps:
             return
         self._steps = False
+        self.week.after_step(self._optimizer(trainer))
         if self.in_loop is not None:
             self.in_loop.observe()
         if self.average is not None:
             self.average.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint in the middle of a week has of the average and of the method."""
-        found = {} if self.average is None else {"average": self.average.state_dict()}
-        return found | (
-            {} if self.in_loop is None else {"method": self.in_loop.method.state_dict()}
-        )
+        """What a checkpoint has of the week, of the average and of the method."""
+        state: dict[str, Any] = {"week": self.week.state()}
+        if self.average is not None:
+            state["average"] = self.average.state_dict()
+        if self.in_loop is not None:
+            state["method"] = self.in_loop.method.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._saved_week = state_dict.get("week")
         self._saved_average = state_dict.get("average")
         self._saved_method = state_dict.get("method")
+
+    def _resume(self, trainer: Trainer, optimizer: Optimizer, target: Path) -> None:
+        """Go on with the week of a checkpoint, and with no other."""
+        if self._saved_week is not None:
+            self.week.resume(self._saved_week, str(trainer.ckpt_path), trainer.global_step)
+            return
+        self.week.resume_unknown(target)
+        if self.week.policy == CONTINUAL:
+            warn_of_fresh(optimizer, target)
 
     def _begin_average(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The average of earlier weeks, or that of the checkpoint that is resumed."""
         assert self.average_kind is not None
         self.average = TaskAverage(pl_module, self.average_kind)
+        file = self.week.previous(self._target(trainer), AVERAGE_FILE, week_of_average)
         if trainer.ckpt_path is not None and self._saved_average is not None:
             self.average.load_state_dict(self._saved_average)
-        else:
-            self.average.load(memory_path(self._folder(trainer)).parent)
+        elif file is not None:
+            self.average.load(file)
         self._saved_average = None
 
     def _enter_loop(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -197,7 +253,7 @@ class ContinualCallback(Callback):
         if trainer.ckpt_path is not None and self._saved_method is not None:
             in_loop.method.load_state_dict(self._saved_method)
         else:
-            in_loop.load(memory_path(self._folder(trainer)).parent)
+            in_loop.load(self.week.previous(self._target(trainer), METHOD_FILE, week_of_method))
         self._saved_method = None
 
         def training_step(batch: Any, batch_idx: int) -> Tensor:
@@ -205,18 +261,21 @@ class ContinualCallback(Callback):
 
         pl_module.training_step = training_step
 
-    def _optimizer(self, trainer: Trainer) -> ContinualAdam:
-        found = [x for x in map(continual_adam_in, trainer.optimizers) if x is not None]
+    def _optimizer(self, trainer: Trainer) -> Optimizer:
+        found: list[Any] = list(trainer.optimizers)
+        if self.week.policy == CONTINUAL:
+            found = [x for x in map(continual_adam_in, trainer.optimizers) if x is not None]
         if len(found) != 1:
             kinds = ", ".join(type(x).__name__ for x in trainer.optimizers) or "none"
+            what = "ContinualAdamW" if self.week.policy == CONTINUAL else "optimizer"
             raise TypeError(
-                "ContinualCallback needs configure_optimizers to return one ContinualAdamW, and "
-                f"found {kinds}"
+                f"ContinualCallback needs configure_optimizers to return one {what}, and found "
+                f"{kinds}"
             )
-        return found[0]
+        return self.week.optimizer_in(found[0], "return one from configure_optimizers")
 
-    def _folder(self, trainer: Trainer) -> str | os.PathLike[str]:
-        return trainer.default_root_dir if self.memory is None else self.memory
+    def _target(self, trainer: Trainer) -> Path:
+        return self.week.target(trainer.default_root_dir)
 
     def _mend_checkpoints(self, trainer: Trainer) -> None:
         """Put the boundary into the checkpoints that were written after the last step."""
@@ -238,24 +297,49 @@ class ContinualCallback(Callback):
                 checkpoint["callbacks"][self.state_key] = self.state_dict()
                 trainer.strategy.checkpoint_io.save_checkpoint(checkpoint, path)
 
-    def _score(
-        self, trainer: Trainer, pl_module: LightningModule, optimizer: ContinualAdam
-    ) -> None:
+    def _sets(self, trainer: Trainer) -> dict[str, Iterable[Any]]:
+        """The batches of this week and of earlier ones, by name."""
         assert self.earlier is not None
-        tasks = max(int(group["tasks_seen"]) for group in optimizer.param_groups)
-        week = self.week or f"week {tasks}"
-        data = dict(self.earlier)
-        if trainer.val_dataloaders is not None and not isinstance(trainer.val_dataloaders, list):
-            data[week] = trainer.val_dataloaders
-        scores = {name: self._mean(pl_module, batches) for name, batches in data.items()}
-        folder = memory_path(self._folder(trainer)).parent
-        kept = WeeklyScores(folder, higher_is_better=self.higher_is_better)
-        metrics = kept.record(week, scores)
+        sets, own = dict(self.earlier), trainer.val_dataloaders
+        if own is None or isinstance(own, list):
+            return sets
+        week = self.week.start.week
+        if week in sets:
+            raise ValueError(
+                f"Invalid earlier: {week!r} is this week, whose data are the validation data of fit"
+            )
+        return {**sets, week: own}
+
+    def _scores(self, target: Path) -> WeeklyScores:
+        return WeeklyScores(target.parent, metric="score", higher_is_better=self.higher_is_better)
+
+    def _check_sets(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Score the first batch of every set, without a random number drawn."""
+        for name, batches in self._sets(trainer).items():
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                try:
+                    score = self._mean(pl_module, itertools.islice(batches, 1))
+                except Exception as error:
+                    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                    raise ValueError(
+                        f"The data of {name!r} cannot be scored, as their first batch shows: {said}"
+                    ) from error
+            if not score.examples:
+                raise ValueError(f"The data of {name!r} cannot be scored: there is not a batch")
+
+    def _score(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        sets = self._sets(trainer)
+        scores = {name: self._mean(pl_module, batches) for name, batches in sets.items()}
+        if not trainer.is_global_zero:
+            return
+        kept = self._scores(self._target(trainer))
+        metrics = kept.record(self.week.start.week, scores)
+        print(kept.sentence())
         metrics |= {f"score/{name}": score.value for name, score in scores.items()}
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
 
-    def _mean(self, pl_module: LightningModule, batches: Iterable[Any]) -> Score:
+    def _mean(self, pl_module: LightningModule, batches: Iterable[Any]) -> WeekScore:
         assert self.score is not None
         total, count = 0.0, 0
         with evaluation_mode(pl_module), torch.no_grad():
@@ -263,7 +347,7 @@ class ContinualCallback(Callback):
                 batch = pl_module.transfer_batch_to_device(batch, pl_module.device, 0)
                 found = self.score(pl_module, batch)
                 total, count = total + float(found.sum()), count + found.numel()
-        return Score(total / max(1, count), count)
+        return WeekScore(total / max(1, count), count)
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:

@@ -123,12 +123,18 @@ class Week:
         )
         self.ended = False
         source = self.start.source
+        if self.start.policy not in (None, self.policy):
+            raise ValueError(
+                f"The memory at {source or target} is of policy={self.start.policy!r}, and this "
+                f"week of {self.policy!r}: each policy needs a folder of its own"
+            )
         if self.policy == NEW or self.start.again:
             _make_new(optimizer)
+        if rank() == 0:
+            self._tell(target)
         if source is None:
-            if rank() == 0:
-                print(f"no memory at {target} yet: this is the first week")
-        elif self.policy == CONTINUAL:
+            return
+        if self.policy == CONTINUAL:
             load_memory(optimizer, source, model, names=self.names, grow=self.grow)
             if self.start.merged:
                 from longtail.integrations.peft import spread_over_rank
@@ -141,6 +147,13 @@ class Week:
             report = load_state(optimizer, source, model, **settings)
             if rank() == 0:
                 print(report)
+
+    def _tell(self, target: Path) -> None:
+        if self.start.again:
+            since = "from the memory of the week before" if self.start.source else "from the start"
+            print(f"{self.start.week} is done again, {since}: it takes its own place")
+        elif self.start.source is None:
+            print(f"no memory at {target} yet: this is the first week")
 
     def resume(self, saved: dict[str, Any], checkpoint: str, steps: int) -> None:
         """Go on with the week that a checkpoint is of, in which the optimizer's state is.

@@ -40,6 +40,7 @@ class Start:
         began: its weights, as they are now.
         merged: whether an adapter of last week is part of the weights now.
         again: whether the week is done again.
+        policy: whose memory it is; None in the first week.
     """
 
     week: str
@@ -48,6 +49,7 @@ class Start:
     began: Fingerprint = field(default_factory=dict)
     merged: bool = False
     again: bool = False
+    policy: str | None = None
 
 
 def start_week(
@@ -159,7 +161,8 @@ def _do_again(document: Document, now: Fingerprint, *, check: bool) -> Start:
             f"{before_path(path)}; check=False starts without one"
         )
     tasks = 0 if source is None else _read(source).tasks
-    return Start(stamp.week, source, tasks, now, began.merged, again=True)
+    merged, policy = began.merged, document.policy
+    return Start(stamp.week, source, tasks, now, merged, again=True, policy=policy)
 
 
 def _go_on(document: Document, now: Fingerprint, week: str | None, *, check: bool) -> Start:
@@ -167,7 +170,8 @@ def _go_on(document: Document, now: Fingerprint, week: str | None, *, check: boo
     if check and ended.different is not None:
         raise ValueError(_not_its_weights(document, now, ended))
     name = week or f"week {document.tasks + 1}"
-    return Start(name, document.path, document.tasks, now, ended.merged)
+    tasks, policy = document.tasks, document.policy
+    return Start(name, document.path, tasks, now, ended.merged, policy=policy)
 
 
 def _not_its_weights(document: Document, now: Fingerprint, ended: Match) -> str:
