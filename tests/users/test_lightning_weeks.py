@@ -90,8 +90,8 @@ def test_a_week_that_is_done_again_counts_once_and_other_weights_are_refused(tmp
 def test_a_finished_checkpoint_is_not_resumed_with_another_week(tmp_path: Path):
     checkpoint = ModelCheckpoint(tmp_path, save_last=True)
     fit(Model(), 1, ContinualCallback(tmp_path / "m"), checkpoint)
+    last = str(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"of 'week 1', which has ended: .* skip the first 8 st"):
-        last = str(tmp_path / "last.ckpt")
         fit(Model(), 2, ContinualCallback(tmp_path / "m"), max_epochs=5, ckpt_path=last)
 
 
