@@ -277,8 +277,6 @@ def _image_files(work: Path) -> list[Attack]:
     x, y = np.zeros((2, 4, 4), np.uint8), np.zeros(2, np.int64)
     archive = _npz(x_train=x, y_train=y, x_test=x, y_test=y)
     idx = b"\0\0\x08\x03" + np.array([2, 2, 2], ">u4").tobytes() + bytes(8)
-    batch = {b"data": np.zeros((1, 3072), np.uint8), b"labels": [3]}
-    pickles = tuple(pickle.dumps(batch, protocol) for protocol in (0, 2))
     npz, raw = (_folder(work, f"images {name}") for name in ("npz", "idx"))
 
     def from_npz(whole: bytes, damaged: bytes) -> None:
@@ -291,15 +289,15 @@ def _image_files(work: Path) -> list[Attack]:
         (raw / "a").write_bytes(damaged)
         assert image_files.read_idx(raw / "a").dtype == np.uint8
 
-    def from_pickle(whole: bytes, damaged: bytes) -> None:
-        pixels, labels = image_files._batch(damaged, "data_batch_1")
+    def from_cifar(whole: bytes, damaged: bytes) -> None:
+        pixels, labels = image_files.read_cifar(damaged, 1, "data_batch_1.bin")
         assert pixels.shape[1:] == (3, 32, 32)
         assert labels.ndim == 1
 
     return [
         Attack("images npz", (archive,), from_npz, 12),
         Attack("images idx", (idx, gzip.compress(idx, mtime=0)), from_idx, 24),
-        Attack("images cifar", (*pickles, TRAP), from_pickle, 24),
+        Attack("images cifar", (bytes(2 * 3073),), from_cifar, 4),
     ]
 
 

@@ -4,22 +4,19 @@
 form                      files
 ========================= ==========================================================================
 idx                       `train-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`, ..., plain or `.gz`
-CIFAR, Python version     `cifar-10-python.tar.gz`; 100 alike
+CIFAR, binary version     `cifar-10-binary.tar.gz`; 100 alike
 npz                       arrays `x_train y_train x_test y_test` of bytes, [n, H, W] or [n, H, W, C]
 ========================= ==========================================================================
 """
 
 import gzip
-import io
 import math
-import pickle
-import pickletools
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -106,8 +103,8 @@ SOURCES = {
         10,
         "cifar",
         _cifar_remote(
-            "cifar-10-python.tar.gz",
-            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            "cifar-10-binary.tar.gz",
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         ),
         (3, 32, 32),
         (50000, 10000),
@@ -116,8 +113,8 @@ SOURCES = {
         100,
         "cifar",
         _cifar_remote(
-            "cifar-100-python.tar.gz",
-            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+            "cifar-100-binary.tar.gz",
+            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
         ),
         (3, 32, 32),
         (50000, 10000),
@@ -197,111 +194,27 @@ def _idx(name: str, folder: Path) -> Images | None:
     return Images(x[:, None], y.astype(np.int64), x_test[:, None], y_test.astype(np.int64))
 
 
-# --- CIFAR: pickled dictionaries -----------------------------------------------------------------
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles arrays and plain values: a data file must not be able to run code.
-
-    Nor to end the process: NumPy's own arrays and dtypes crash on some damaged states, so that
-    what stands for them here only notes what it is given.
-    """
-
-    def find_class(self, module: str, name: str) -> Any:
-        if name == "_reconstruct" and module.startswith("numpy"):
-            return _Array  # its home has moved between versions of NumPy
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return _Array if name == "ndarray" else _Numbers
-        if (module, name) == ("_codecs", "encode"):
-            return _as_bytes
-        raise ValueError(f"{module}.{name} has no place in a file of images")
-
-
-class _Noted:
-    """What was given to make something, and its state."""
-
-    def __init__(self, *given: Any) -> None:
-        self.given = given
-        self.state: Any = ()
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Array(_Noted):
-    """In place of an array; its state is version, shape, numbers, order and bytes."""
-
-
-class _Numbers(_Noted):
-    """In place of a dtype; it was made of a name such as `u1`, its state has the byte order."""
-
-
-def _as_bytes(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes in the older forms of pickles."""
-    if encoding != "latin1":
-        raise ValueError(f"it has bytes as {encoding!r:.20}")
-    return text.encode("latin1")
-
-
-def _array(value: Any) -> np.ndarray:
-    """The array that a pickle describes, or the one of a list of numbers."""
-    if not isinstance(value, _Array):
-        return np.asarray(value)
-    _, shape, numbers, by_columns, content = value.state
-    name, order = numbers.given[0], numbers.state[1]
-    name, order = (x.decode("ascii") if isinstance(x, bytes) else x for x in (name, order))
-    if name not in ("u1", "i1", "i2", "u2", "i4", "u4", "i8", "u8") or order not in ("|", "<", ">"):
-        raise ValueError(f"its numbers are {name!r:.20}, not bytes or whole numbers")
-    kind = np.dtype(name).newbyteorder(order)
-    sizes = tuple(int(size) for size in shape)
-    return np.frombuffer(content, kind).reshape(sizes, order="F" if by_columns else "C").copy()
-
-
-def _refuse_far_places(packed: bytes) -> None:
-    """Refuse a pickle that numbers more things than it has bytes for.
-
-    The unpickler makes a table as long as the largest number: gigabytes, for a damaged one.
-    """
-    for code, argument, _ in pickletools.genops(packed):
-        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(packed):
-            raise ValueError(f"it numbers {argument:,} things in {len(packed):,} bytes")
-
-
-def _batch(packed: bytes, path: str) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        _refuse_far_places(packed)
-        content = _ArraysOnly(io.BytesIO(packed), encoding="bytes").load()
-        labels = content[b"fine_labels"] if b"fine_labels" in content else content[b"labels"]
-        pixels = _array(content[b"data"])
-        if pixels.dtype != np.uint8:
-            raise ValueError(f"its data are {pixels.dtype}, not bytes")
-        return pixels.reshape(-1, 3, 32, 32), _whole_numbers(_array(labels))
-    except Exception as error:  # a damaged pickle may raise anything
-        raise ValueError(f"{path} is not a batch of CIFAR images: {error}") from None
-
-
-def _whole_numbers(labels: np.ndarray) -> np.ndarray:
-    if labels.dtype.kind not in "iu":
-        raise ValueError(f"its labels are {labels.dtype}, not whole numbers")
-    return labels.astype(np.int64).reshape(-1)
+# --- CIFAR, binary version: an image is its labels, one byte each, then 3 x 32 x 32 bytes ---------
 
 
 def _cifar(name: str, folder: Path) -> Images | None:
-    parts, test = ["train"], "test"
+    parts, test, labels = ["train.bin"], "test.bin", 2  # of CIFAR-100: coarse, then fine
     if name == "cifar10":
-        parts, test = [f"data_batch_{i}" for i in range(1, 6)], "test_batch"
+        parts, test, labels = [f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin", 1
     archive = folder / SOURCES[name].files[0].name
     if not archive.exists():
         return None
     wanted = [*parts, test]
-    found = dict(_from_archive(archive, wanted))
+    found = dict(_from_archive(archive, wanted, labels))
     if missing := [w for w in wanted if w not in found]:
         raise ValueError(f"{name} in {folder} is not complete: {missing[0]} is missing")
     x, y = (np.concatenate(arrays) for arrays in zip(*(found[p] for p in parts), strict=True))
     return Images(x, y, *found[test])
 
 
-def _from_archive(archive: Path, wanted: list[str]) -> Iterator[tuple[str, tuple]]:
+def _from_archive(
+    archive: Path, wanted: list[str], labels: int
+) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
@@ -309,10 +222,19 @@ def _from_archive(archive: Path, wanted: list[str]) -> Iterator[tuple[str, tuple
                 if member.isfile() and name in wanted:
                     file = tar.extractfile(member)
                     assert file is not None
-                    yield name, _batch(file.read(), f"{archive}:{member.name}")
+                    yield name, read_cifar(file.read(), labels, f"{archive}:{member.name}")
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         reason = str(error).partition("\n")[0].rstrip(":")
         raise ValueError(f"{archive} cannot be unpacked: {reason}") from None
+
+
+def read_cifar(content: bytes, labels: int, place: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images, and the last of the `labels` that each has."""
+    size = labels + 3 * 32 * 32
+    if not content or len(content) % size:
+        raise ValueError(f"{place} is cut short: {len(content)} bytes, {size} for each image")
+    rows = np.frombuffer(content, np.uint8).reshape(-1, size)
+    return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64)
 
 
 # --- npz -----------------------------------------------------------------------------------------
@@ -332,6 +254,12 @@ def _npz(name: str, folder: Path) -> Images | None:
         raise ValueError(f"{path} is not an archive of labelled images: {error}") from None
     images = [_channels_first(a, path) for a in (x, x_test)]
     return Images(images[0], labels[0], images[1], labels[1])
+
+
+def _whole_numbers(labels: np.ndarray) -> np.ndarray:
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"its labels are {labels.dtype}, not whole numbers")
+    return labels.astype(np.int64).reshape(-1)
 
 
 def _channels_first(x: np.ndarray, path: Path) -> np.ndarray:
