@@ -152,19 +152,13 @@ def test_runs_without_checks_get_those_on_their_policies(tmp_path: Path):
     assert table["finding"].startswith("MC raises RP for Finetune (")
 
 
-def test_runs_of_one_policy_are_compared_by_their_best_two(tmp_path: Path):
+def test_rows_that_nobody_named_are_not_compared_however_far_apart(tmp_path: Path):
     for method in ("finetune", "derpp"):
         for seed in range(3):
             write_run(tmp_path / f"{method}{seed}", config(method, "reset", seed), tasks=40)
     found = said(tmp_path)
-    assert found.text.startswith("DER++ w/o MC has the best RP, before Finetune w/o MC (")
-    (entry,) = found.claims
-    assert entry["verdict"] == "holds"
-    for seed in (1, 2):
-        for method in ("finetune", "derpp"):
-            for file in (tmp_path / f"{method}{seed}").iterdir():
-                file.unlink()
-    assert said(tmp_path).text.startswith("Undecided: ")  # one seed decides nothing
+    assert found.claims == []
+    assert found.text.startswith("Finetune w/o MC after 40 tasks: RP ")
 
 
 def test_a_single_run_is_described_without_a_claim(tmp_path: Path):
