@@ -37,12 +37,6 @@ class Anchor(Method):
 
     def end_task(self, train):
         self.anchor = [p.detach().clone() for p in self.parameters]
-
-    def state_dict(self):  # what a snapshot must hold, so that a run can be stopped and go on
-        return {"anchor": self.anchor}
-
-    def load_state_dict(self, state):
-        self.anchor = state["anchor"]
 '''
 from pathlib import Path
 

@@ -27,7 +27,9 @@ class AGEM(Method):
     """Gradients are projected so that they do not point against those of the buffer."""
 
     name = "agem"
+    stackable = True
     capturable, draws = True, 1
+    unsaved = ("reference",)
 
     @dataclass(frozen=True)
     class Settings(Method.Settings):
@@ -82,13 +84,6 @@ class AGEM(Method):
     def end_task(self, train: Examples | None) -> None:
         self.refuse_unfrozen()
         self.buffer.add_task(train)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"buffer": self.buffer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = next(self.model.parameters()).device  # a snapshot comes back on the CPU
-        self.buffer.load_state_dict(state["buffer"], device)
 
 
 def project(grads: Sequence[Tensor], references: Sequence[Tensor], lead: tuple[int, ...]) -> None:

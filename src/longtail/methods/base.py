@@ -25,7 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from longtail.methods.buffers import widen
-from longtail.replicas import lead_of
+from longtail.methods.saved import restore, saved
+from longtail.replicas import PerReplica, lead_of
 from longtail.support.random import Seed
 from longtail.tasks import Batch, Examples, Objective, Outputs, Ragged, map_leaves
 from longtail.tasks.examples import Packable
@@ -52,8 +53,15 @@ class Method:
     draws: ClassVar[int] = 0
     # True if `after_backward` wants gradients that have been clipped, and what it adds is not.
     clips_first: ClassVar[bool] = False
-    # What a snapshot holds: attributes that are tensors, lists of tensors, or plain values.
-    kept: ClassVar[tuple[str, ...]] = ()
+    # True if runs that differ in their seed or rate may train as one stack: whatever the method
+    # computes over parameters or examples is then one for each replica (`self.per_replica`). A
+    # subclass says it again, and what a class that is not ours says is tried (`training.trial`).
+    stackable: ClassVar[bool] = False
+    # Attributes that no snapshot holds: the constructor makes them, or every step does.
+    unsaved: ClassVar[tuple[str, ...]] = (
+        *("model", "objective", "seed", "settings", "lead", "per_replica", "frozen"),
+        *("outputs", "optimizer", "row_weights", "draw_weights"),
+    )
 
     def __init__(
         self, model: nn.Module, objective: Objective, *, seed: Seed = 0, **settings: Any
@@ -67,6 +75,7 @@ class Method:
         self.model, self.objective, self.seed = model, objective, seed
         self.settings: Any = self.Settings(**settings)
         self.lead = lead_of(model)
+        self.per_replica = PerReplica(self.lead)
         self.frozen = {id(p): name for name, p in model.named_parameters() if not p.requires_grad}
         if self.draws:
             self.check_seed()
@@ -124,21 +133,16 @@ class Method:
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.kept}
+        """What a snapshot holds: every attribute but those in `unsaved`, see `saved.py`.
+
+        Raises:
+            ValueError: an attribute cannot be saved. A method that has one writes both functions.
+        """
+        return saved(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if set(state) != set(self.kept):
-            raise ValueError(f"Unexpected state for {type(self).__name__}: {sorted(state)}")
-        for name, loaded in state.items():
-            own = getattr(self, name)
-            if isinstance(own, list | Tensor):  # in place: a captured step goes on pointing at it
-                pairs = (
-                    [(own, loaded)] if isinstance(own, Tensor) else zip(own, loaded, strict=True)
-                )
-                for tensor, value in pairs:
-                    tensor.copy_(value)
-            else:
-                setattr(self, name, loaded)
+        """Go on from what `state_dict` gave."""
+        restore(self, state)
 
     def mean_loss(self, outputs: Outputs, targets: Any, *, drawn: bool = False) -> Tensor:
         """The objective's loss, averaged as in `risk`."""

@@ -38,7 +38,9 @@ class DERPlusPlus(Method):
     """Replay of labels and of what the model used to answer."""
 
     name = "derpp"
+    stackable = True
     capturable, draws = True, 2
+    unsaved = ("separate",)
 
     @dataclass(frozen=True)
     class Settings(Method.Settings):
@@ -108,10 +110,3 @@ class DERPlusPlus(Method):
             return (squares.padded * squares.mask()).sum(-1) / outputs.lengths
         squares = (outputs - stored).square()
         return squares.flatten(dims).mean(-1) if squares.dim() > dims else squares
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"buffer": self.buffer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = next(self.model.parameters()).device  # a snapshot comes back on the CPU
-        self.buffer.load_state_dict(state["buffer"], device)

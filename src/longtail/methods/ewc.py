@@ -31,7 +31,8 @@ class EWC(QuadraticPenalty):
     """A penalty around the weights of every past task, weighted by its Fisher information."""
 
     name = "ewc"
-    kept = (*QuadraticPenalty.kept, "tasks")
+    stackable = True
+    unsaved = ("fisher",)
 
     @dataclass(frozen=True)
     class Settings(QuadraticPenalty.Settings):

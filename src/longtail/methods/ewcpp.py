@@ -22,7 +22,7 @@ class EWCPlusPlus(QuadraticPenalty):
     """A penalty around the last task's weights, with Fisher information averaged on the way."""
 
     name = "ewcpp"
-    kept = (*QuadraticPenalty.kept, "running_F")
+    stackable = True
 
     @dataclass(frozen=True)
     class Settings(QuadraticPenalty.Settings):

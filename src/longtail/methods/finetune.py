@@ -12,4 +12,4 @@ class Finetune(Method):
     """The plain loss, starting from the weights the task before left."""
 
     name = "finetune"
-    capturable = True
+    capturable = stackable = True

@@ -21,7 +21,7 @@ class L2(Anchored):
     """A penalty around the last task's weights that takes every weight for equally important."""
 
     name = "l2"
-    kept = (*Anchored.kept, "pull")
+    stackable = True
 
     @dataclass(frozen=True)
     class Settings(Method.Settings):

@@ -32,8 +32,8 @@ class LwF(Method):
     """The last task's model answers the new inputs, and its answers are learned as well."""
 
     name = "lwf"
-    capturable = True
-    kept = ("past", "weight")
+    capturable = stackable = True
+    unsaved = ("names", "heads", "counts")
 
     @dataclass(frozen=True)
     class Settings(Method.Settings):

@@ -27,7 +27,7 @@ class Anchored(Method):
     """Base of methods that keep a copy of the weights, of those that all tasks share."""
 
     capturable = True
-    kept = ("anchor",)
+    unsaved = ("shared", "sizes")
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -55,8 +55,6 @@ class QuadraticPenalty(Anchored):
 
         def __post_init__(self) -> None:
             check_weight("strength", self.strength)
-
-    kept = ("sum_F", "anchor")
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

@@ -22,6 +22,7 @@ class Reservoir(Method):
     """Experience replay from a reservoir of fixed size."""
 
     name = "reservoir"
+    stackable = True
     capturable, draws = True, 1
 
     @dataclass(frozen=True)
@@ -52,11 +53,3 @@ class Reservoir(Method):
 
     def observe(self, batch: Batch) -> None:
         self.buffer.add(*batch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "buffer": self.buffer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict({k: v for k, v in state.items() if k != "buffer"})
-        device = next(self.model.parameters()).device  # a snapshot comes back on the CPU
-        self.buffer.load_state_dict(state["buffer"], device)

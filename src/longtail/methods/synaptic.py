@@ -27,7 +27,8 @@ class SynapticIntelligence(QuadraticPenalty):
     """A penalty around the last task's weights, by what each weight did for the losses so far."""
 
     name = "si"
-    kept = (*QuadraticPenalty.kept, "omega")
+    stackable = True
+    unsaved = ("task_gradient", "before")
 
     @dataclass(frozen=True)
     class Settings(QuadraticPenalty.Settings):

@@ -1,9 +1,11 @@
 """Many copies of a small model as one program: `Replicas`, and what works on plain models as well.
 
-`program.py` holds the class, `linear.py` its Linear layers, `factored.py` inputs that are a product
-of two, `regression.py` the gradient of linear models without autograd.
+`program.py` holds the class, `linear.py` its Linear layers, `per_replica.py` numbers of each
+replica, `factored.py` inputs that are a product of two, `regression.py` the gradient of linear
+models without autograd.
 """
 
+from longtail.replicas.per_replica import PerReplica
 from longtail.replicas.program import (
     Replicas,
     broadcast,
@@ -17,6 +19,7 @@ from longtail.replicas.program import (
 )
 
 __all__ = [
+    "PerReplica",
     "Replicas",
     "broadcast",
     "build_model",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from longtail.benchmarks import Benchmark
 from longtail.methods import Method
 from longtail.replicas import build_model
 from longtail.runs.config import (
@@ -20,8 +18,8 @@ from longtail.runs.config import (
     stack_key,
     variant_key,
 )
-from longtail.support.random import Seed
-from longtail.tasks import TableSequence, TaskSequence, multitask, validation_share
+from longtail.runs.stacking import model_of, sequence_of, try_benchmark, try_to_stack
+from longtail.tasks import TaskSequence
 from longtail.training import Policy, Run
 from longtail.training.captured_fisher import capture_fisher
 
@@ -29,8 +27,8 @@ from longtail.training.captured_fisher import capture_fisher
 def build_run(config: RunConfig, device: torch.device | str = "cpu") -> Run:
     """A fresh run of one configuration."""
     benchmark = load_benchmark(config.benchmark).build(config.data, config.seed)
-    sequence = _sequence(benchmark, config, config.seed).to(device)
-    model = build_model(_make_model(benchmark, config), config.seed).to(device)
+    sequence = sequence_of(benchmark, config, config.seed).to(device)
+    model = build_model(model_of(benchmark, config), config.seed).to(device)
     method = _method(config, model, sequence, config.seed)
     return Run(
         sequence,
@@ -56,13 +54,15 @@ def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu"
         )
     if reason := cannot_stack(first):
         raise ValueError(f"these runs cannot be stacked: {reason}")
+    try_to_stack(first)
+    try_benchmark(first, stack.seeds)
     if spec.build_stack is not None:
         benchmark = spec.build_stack([row.data for row in stack.rows], stack.seeds)
     else:
         benchmark = spec.build(first.data, first.seed)
     seeds = torch.tensor(stack.seeds)
-    sequence = _sequence(benchmark, first, seeds).to(device)
-    make_model = _make_model(benchmark, first)
+    sequence = sequence_of(benchmark, first, seeds).to(device)
+    make_model = model_of(benchmark, first)
     model = build_model(make_model, stack.seeds, len(stack.rows)).to(device)
     method = _method(first, model, sequence, seeds.to(device))
     stack.run = Run(
@@ -108,23 +108,6 @@ class Stack:
             replace(row.policy, lr_scale=row.train.lr / self.lr if self.lr else 1.0)
             for row in self.rows
         ]
-
-
-def _sequence(benchmark: Any, config: RunConfig, seed: Seed) -> TaskSequence:
-    """The benchmark's tasks, with a validation share or as their union where that is asked for."""
-    sequence = benchmark.sequence
-    share = config.train.validation
-    if share > 0 and isinstance(sequence, TableSequence):
-        if sequence.segments("validation") is None:  # a benchmark may come with its own
-            sequence = validation_share(sequence, seed, share)
-    elif share > 0 and type(sequence).validation is TaskSequence.validation:
-        raise ValueError(f"train.validation = {share}, but {config.benchmark} cannot be split")
-    return multitask(sequence) if config.method == "multitask" else sequence
-
-
-def _make_model(benchmark: Benchmark, config: RunConfig) -> Callable[[int], nn.Module]:
-    joint = benchmark.make_joint_model if config.method == "multitask" else None
-    return joint or benchmark.make_model
 
 
 def _method(

@@ -429,6 +429,8 @@ def _variant_key(config: RunConfig) -> str:
 
 def cannot_stack(config: RunConfig) -> str | None:
     """Why such a run trains alone on a benchmark that can be stacked; None where it need not."""
+    if not vars(method_class(config.method)).get("stackable", False):
+        return f"{config.method} does not say that it can be stacked"
     if not config.chosen.elementwise:
         return f"{config.chosen.name} is not known to be elementwise"
     if config.policy.function and not getattr(

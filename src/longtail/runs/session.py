@@ -425,6 +425,7 @@ class Session:
             self.close()
             raise
         self.sessions += 1
+        self._try_saving()
 
     def __enter__(self) -> Session:
         return self
@@ -452,6 +453,8 @@ class Session:
                     self.save()
                 if run.position.step == 0:
                     self._look_for_divergence()
+                    if run.position.task == 1:  # a method may make what it keeps at a task's end
+                        self._try_saving()
                 ticker.tick()
                 if on_step is not None:
                     on_step(run)
@@ -479,6 +482,11 @@ class Session:
         if self.journal is not None:
             self.journal.require_alone()
             self.files.written[self.files.SCORES] = self.journal.sha256
+
+    def _try_saving(self) -> None:
+        """Refuse a method that no snapshot can hold before there is work to lose."""
+        if not self.snapshots.never:
+            self.run.method.state_dict()
 
     def _goes_on(self) -> str:
         """What the next call does with a run that was stopped."""

@@ -24,6 +24,7 @@ from longtail.runs.files import RunFiles, StackFiles, StudyFiles
 from longtail.runs.loggers import logged
 from longtail.runs.progress import Moment, Reporter
 from longtail.runs.session import RunOptions, train_run, train_stack
+from longtail.runs.stacking import try_to_stack
 from longtail.study.expand import Planned
 from longtail.study.logged import log_result
 from longtail.support.devices import choose_device, data_memory
@@ -104,6 +105,7 @@ def make_jobs(
         _stackable(missing.values(), memory, workers, gpu) if stack else [list(missing.values())]
     ):
         if len(group) > 1 and stack:
+            try_to_stack(group[0].config)  # now, where nothing has been begun
             jobs.append(_stack(group))
         else:
             single += group

@@ -25,7 +25,7 @@ class EWCAdam(QuadraticPenalty):
     """EWC whose Fisher information is Adam's own second moment: no pass over the data."""
 
     name = "ewc_adam"
-    kept = (*QuadraticPenalty.kept, "steps")
+    stackable = True
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)

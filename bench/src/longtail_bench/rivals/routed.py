@@ -86,6 +86,7 @@ class RoutedEWC(Routed, EWC):
     """EWC whose penalty reaches Adam's first moment and not its second."""
 
     name = "ewc_routed"
+    stackable = True
 
     @dataclass(frozen=True)
     class Settings(EWC.Settings):
@@ -100,6 +101,7 @@ class RoutedAGEM(Routed, AGEM):
     """A-GEM whose projection reaches Adam's first moment and not its second."""
 
     name = "agem_routed"
+    stackable = True
 
     @dataclass(frozen=True)
     class Settings(AGEM.Settings):

@@ -20,6 +20,7 @@ class ReservoirL2(Reservoir, L2):
     """Reservoir with a penalty around the last task's weights."""
 
     name = "reservoir_l2"
+    stackable = True
 
     @dataclass(frozen=True)
     class Settings(Reservoir.Settings, L2.Settings):
@@ -32,6 +33,7 @@ class ReservoirEWCAdam(Reservoir, EWCAdam):
     """Reservoir with EWC whose Fisher information is Adam's own second moment."""
 
     name = "reservoir_ewc_adam"
+    stackable = True
 
     @dataclass(frozen=True)
     class Settings(Reservoir.Settings, EWCAdam.Settings):
@@ -44,6 +46,7 @@ class ReservoirCoMA(Reservoir, CoMA):
     """Reservoir whose weights are averaged with those of before at a task's end."""
 
     name = "reservoir_coma"
+    stackable = True
 
     @dataclass(frozen=True)
     class Settings(Reservoir.Settings, CoMA.Settings):
@@ -56,6 +59,7 @@ class ReservoirCoFiMA(Reservoir, CoFiMA):
     """Reservoir whose weights are averaged by Fisher information at a task's end."""
 
     name = "reservoir_cofima"
+    stackable = True
 
     @dataclass(frozen=True)
     class Settings(Reservoir.Settings, CoFiMA.Settings):
