@@ -12,16 +12,13 @@ import random
 from collections import OrderedDict
 from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from longtail.methods.buffers import Storage
-
-if TYPE_CHECKING:
-    from longtail.methods.base import Method
 
 _PLAIN = (str, int, float, bool, type(None))
 # The constructor has them from the code or from its arguments; they do not change on the way.
@@ -32,11 +29,15 @@ _TORCH, _PYTHON, _NUMPY = "torch.Generator", "random.Random", "numpy.random.Gene
 _MARK = "longtail:"
 
 
+class _Method(Protocol):
+    model: nn.Module
+
+
 class _Refused(Exception):  # noqa: N818 (not an error: the attribute's name is still to be told)
     """What cannot be saved, in words."""
 
 
-def saved(method: Method) -> dict[str, Any]:
+def saved(method: _Method) -> dict[str, Any]:
     """The attributes of a method, as a snapshot can hold them.
 
     Raises:
@@ -59,7 +60,7 @@ def saved(method: Method) -> dict[str, Any]:
     return state
 
 
-def restore(method: Method, state: dict[str, Any]) -> None:
+def restore(method: _Method, state: dict[str, Any]) -> None:
     """Put back what `saved` gave; tensors in place, as a captured step goes on pointing at them."""
     model = _Model(method.model)
     for name, value in state.items():
