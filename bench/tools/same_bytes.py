@@ -110,6 +110,7 @@ TAKEN_AWAY: tuple[str, ...] = (
     "fsmol*/settings/data.heads",
     "fsmol*/settings/data.order",
     "*/settings/data.class_order",
+    "*/snapshot method/buffer.dims",  # are `slots`, counted from the last one
 )
 
 LEFT_OUT = ("scores", "scores_sha256", "seconds", "sessions", "started")  # of a snapshot

@@ -195,8 +195,8 @@ class Storage(ABC):
             "draws": self.draws,
             "structure": self._structure,
             "fields": list(self._fields),
-            # counted from the last one: the same in a stack and alone
-            "dims": [d - field.dim() for d, field in zip(self._dims, self._fields, strict=True)],
+            # where they lie, counted from the last dimension: the same in a stack and alone
+            "slots": [d - field.dim() for d, field in zip(self._dims, self._fields, strict=True)],
         }
 
     def load_state_dict(self, state: dict[str, Any], device: Device | None = None) -> None:
@@ -208,7 +208,7 @@ class Storage(ABC):
             self.seed = self.seed.cpu()
         self._structure = state["structure"]
         self._fields = [field.to(device or field.device, copy=True) for field in state["fields"]]
-        pairs = zip(state["dims"], self._fields, strict=True)
+        pairs = zip(state["slots"], self._fields, strict=True)
         self._dims = [dim + field.dim() for dim, field in pairs]
         self.version += 1
         self._sizes = None

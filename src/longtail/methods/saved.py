@@ -24,7 +24,7 @@ _PLAIN = (str, int, float, bool, type(None))
 # The constructor has them from the code or from its arguments; they do not change on the way.
 _GIVEN = (FunctionType, BuiltinFunctionType, type, torch.device, torch.dtype)
 # Marks a tuple that stands for what a snapshot has no word for.
-_BUFFER, _ELSEWHERE, _ARRAY, _SCALAR = "a buffer", "a tensor elsewhere", "an array", "a scalar"
+_ELSEWHERE, _ARRAY, _SCALAR = "a tensor elsewhere", "an array", "a scalar"
 _TORCH, _PYTHON, _NUMPY = "torch.Generator", "random.Random", "numpy.random.Generator"
 _MARK = "longtail:"
 
@@ -138,7 +138,7 @@ def _made_plain(value: Any, model: _Model) -> Any:
         usual = tensor.device == model.device and not value.requires_grad
         return tensor if usual else _marked(_ELSEWHERE, tensor, tensor.device.type, _learned(value))
     if isinstance(value, Storage):
-        return _marked(_BUFFER, value.state_dict())
+        return value.state_dict()
     if isinstance(value, np.ndarray | np.generic):
         return _of_numpy(value)
     return _of_generator(value, model)
@@ -183,7 +183,12 @@ def _back(value: Any, own: Any, model: _Model) -> Any:
 def _made_again(value: Any, own: Any, model: _Model) -> Any:
     if isinstance(value, Tensor):
         return _tensor(value, own, model.device, learned=False)
+    if isinstance(own, Storage):
+        own.load_state_dict(value, model.device)  # a snapshot comes back on the CPU
+        return own
     if isinstance(value, dict):
+        if value.keys() >= {"capacity", "draws", "fields"}:
+            raise _Refused("is a buffer in the snapshot: make it in the constructor")
         there = own if isinstance(own, dict) else {}
         kind = type(value)
         return kind((key, _back(item, there.get(key), model)) for key, item in value.items())
@@ -203,11 +208,6 @@ def _tensor(value: Tensor, own: Any, device: torch.device, *, learned: bool) -> 
 
 
 def _unmarked(kind: str, content: tuple[Any, ...], own: Any, model: _Model) -> Any:
-    if kind == _BUFFER:
-        if not isinstance(own, Storage):
-            raise _Refused("is a buffer in the snapshot: make it in the constructor")
-        own.load_state_dict(content[0], model.device)  # a snapshot comes back on the CPU
-        return own
     if kind == _ELSEWHERE:
         tensor, where, learned = content
         device = model.device if where == model.device.type else torch.device(where)
