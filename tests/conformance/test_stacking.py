@@ -20,7 +20,6 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "derpp": [{"buffer": 12}],
     "agem": [{"buffer": 12, "draw": 5}],
     "coma": [{"history": 3.0}],
-    "cofima": [{"fisher": "batch"}],
 }
 CASES = [
     (name, settings) for name in METHODS for settings in ({}, *SETTINGS.get(name, ()))
@@ -37,16 +36,11 @@ def test_a_method_of_ours_trains_a_stack_as_it_trains_its_runs(
 
 
 OPTIMIZERS = ["adamw", "adam", "sgd", "rmsprop", "adagrad", "nadam", "adamax", "rprop"]
-OPTIMIZERS += [f"longtail.optim.{path}" for path in ("mofo:MoFO", "upgd:UPGD", "badam:BAdam")]
-
-
-# Nobody knows what of their state is a second moment.
-WITHOUT_MOMENTS = {"rprop", "longtail.optim.upgd:UPGD", "longtail.optim.badam:BAdam"}
 STEPPED = [
     (name, policy)
     for name in OPTIMIZERS
     for policy in ("continual", "reset", "carry")
-    if policy != "continual" or name not in WITHOUT_MOMENTS
+    if (name, policy) != ("rprop", "continual")  # it has no second moment to keep
 ]
 
 
@@ -55,11 +49,6 @@ def test_an_optimizer_that_is_known_to_be_elementwise_is(name: str, policy: str)
     chosen = find_optimizer(name)
     assert chosen.elementwise
     try_optimizer(chosen, {}, policy_for(policy, chosen))
-
-
-def test_a_function_of_ours_at_the_boundary_keeps_replicas_apart() -> None:
-    restart = policy_for("longtail.optim.adam_rel:restart_time", find_optimizer("adamw"))
-    try_optimizer(find_optimizer("adamw"), {}, restart)
 
 
 def test_one_that_is_not_elementwise_fails() -> None:

@@ -30,7 +30,7 @@ class CoMA(Anchored):
     """At a task's end the weights become their average with those of before it."""
 
     name = "coma"
-    kept = (*Anchored.kept, "tasks")
+    stackable = True
 
     @dataclass(frozen=True)
     class Settings(Method.Settings):

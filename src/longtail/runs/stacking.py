@@ -22,7 +22,7 @@ from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.methods import Method
 from longtail.runs.config import RunConfig, load_benchmark, method_class
 from longtail.runs.snapshot import generator_state, seed_generators, set_generator_state
-from longtail.support.modules import is_ours
+from longtail.support.doors import BENCH, is_ours
 from longtail.support.random import Seed, derive
 from longtail.tasks import (
     Batch,
@@ -47,7 +47,7 @@ from longtail.training.trial import (
     try_optimizer,
 )
 
-_TRUSTED = ("longtail", "torch", "schedulefree")  # packages whose optimizers are known
+_TRUSTED = ("longtail", BENCH, "torch", "schedulefree")  # packages whose optimizers are known
 
 
 def sequence_of(benchmark: Any, config: RunConfig, seed: Seed) -> TaskSequence:

@@ -69,5 +69,10 @@ def hint() -> str:
     return "" if find_spec(BENCH) is not None else f"; {INSTALL_BENCH}"
 
 
+def is_ours(thing: Any) -> bool:
+    """Whether a class or a function is of one of our packages, whose tests try what it says."""
+    return str(getattr(thing, "__module__", "")).partition(".")[0] in ("longtail", BENCH)
+
+
 def _is_bench(entry: EntryPoint) -> bool:
     return entry.value.partition(".")[0].partition(":")[0] == BENCH

@@ -13,8 +13,6 @@ from typing import Any
 
 from longtail.support.opened import listen
 
-OURS = ("longtail",)  # packages
-
 
 def is_module_name(path: str) -> bool:
     """Whether this could be the dotted path of a module.
@@ -46,11 +44,6 @@ def import_object(path: str) -> Any:
         return getattr(found, name)
     except AttributeError:
         raise ImportError(f"module {module!r} has no {name!r}") from None
-
-
-def is_ours(thing: Any) -> bool:
-    """Whether a class or a function is longtail's own, whose word is tested where it is built."""
-    return str(getattr(thing, "__module__", "")).partition(".")[0] in OURS
 
 
 def exists(name: str) -> bool:

@@ -18,7 +18,8 @@ class CoFiMA(CoMA):
     """CoMA in which each weight counts by the Fisher information that it has in a task."""
 
     name = "cofima"
-    kept = (*CoMA.kept, "past_F")
+    stackable = True
+    unsaved = ("fisher",)
 
     @dataclass(frozen=True)
     class Settings(CoMA.Settings):
