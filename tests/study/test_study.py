@@ -33,6 +33,7 @@ from longtail.study.local import train_jobs_in_processes
 from longtail.support import mark
 from longtail.support.files import FolderLock
 from longtail.support.machine import commit
+from longtail.support.mark import Mark, write_mark
 
 TINY = """
 benchmark = "toy"
@@ -546,6 +547,7 @@ def test_unfinished_stack_goes_on_as_it_was_begun(tmp_path: Path):
     runs = expand(read_study(study_file(tmp_path)))
     (job,) = make_jobs(runs, tmp_path, stack=True, earlier={})
     (tmp_path / job.folder / "snapshot").mkdir(parents=True)
+    (tmp_path / job.folder / "snapshot" / f"00000001-{'0' * 64}.pt").touch()
     more = expand(read_study(study_file(tmp_path, seeds='seeds = "0-2"')))
     members = [config.id for config in job.configs]
     jobs = make_jobs(more, tmp_path, stack=True, earlier={job.id: members})
@@ -680,6 +682,24 @@ def test_failed_run_is_recorded_and_the_others_go_on(tmp_path: Path, capsys, mon
     assert study(path, "--out", out, "--seeds", "0", "--no-report") == 0
     assert len(list(out.glob("runs/*/summary.json"))) == 4
     assert not list(out.glob("runs/*/error.json"))
+
+
+def test_a_folder_of_others_in_the_place_of_a_run_is_left_alone(tmp_path: Path, capsys):
+    path = study_file(tmp_path, "stack = false\n" + TINY)
+    out = tmp_path / "out"
+    words = (path, "--out", out, "--only", "policy=reset", "--quiet")
+    assert study(*words, "--dry-run", "--json") == 0
+    first, _ = (json.loads(line)["id"] for line in capsys.readouterr().out.splitlines())
+    theirs = out / "runs" / first
+    theirs.mkdir(parents=True)
+    write_mark(out, Mark("study"))
+    (theirs / "summary.json").write_text("")
+    assert study(*words, "--fresh") == 2  # before anything is removed
+    assert "it holds summary.json" in capsys.readouterr().err
+    assert study(*words, "--no-report") == 1
+    assert "it holds summary.json" in capsys.readouterr().err
+    assert [path.name for path in theirs.iterdir()] == ["summary.json"]
+    assert len(load(out).finished) == 1
 
 
 def test_two_processes_write_the_same_files_as_one(tmp_path: Path):

@@ -131,7 +131,10 @@ class TrainingFiles(ABC):
 
     def begun(self) -> bool:
         """Whether training has ever begun here: its settings hold from then on."""
-        return any(path.exists() for path in (self.tasks, self.snapshots, self.result))
+        return self.tasks.exists() or self.result.exists() or self.has_snapshots()
+
+    def has_snapshots(self) -> bool:
+        return bool(snapshots_in(self.snapshots))
 
     @abstractmethod
     def read_settings(self) -> dict[str, Any]: ...

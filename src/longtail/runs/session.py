@@ -314,7 +314,7 @@ def _require_same(
     if recorded:
         same = set(recorded) == set(runs)
         difference = "" if same else f"it is of run {', '.join(recorded[:3])}, not {runs[0]}"
-    elif not files.snapshots.exists() and not files.result.exists():
+    elif not files.has_snapshots() and not files.result.exists():
         return  # it comes from the very beginning: nothing was learned yet
     else:
         there = newest_config(files.snapshots)

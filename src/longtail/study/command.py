@@ -455,8 +455,9 @@ def show_end(out: Path, shown: Overview, options: StudyOptions) -> bool:
     failed = [(job, s) for job in shown.jobs if (s := shown.states[job.id]).status == "failed"]
     if not options.json:
         for job, state in failed:
-            where = job.files(out).error
-            print(f"longtail: {job.name} failed: {state.error} ({where})", file=sys.stderr)
+            details = job.files(out).error
+            where = f" ({details})" if details.exists() else ""  # not in a folder of others
+            print(f"longtail: {job.name} failed: {state.error}{where}", file=sys.stderr)
         if not options.quiet:
             print(shown.summary())
     return bool(failed)

@@ -96,7 +96,7 @@ def make_jobs(
     missing = {run.id: run for run in runs if run.id not in done}
     jobs: list[Job] = []
     for identity, members in earlier.items():
-        begun = StudyFiles(out).stack(identity).snapshots.is_dir()
+        begun = StudyFiles(out).stack(identity).has_snapshots()
         if begun and all(member in missing for member in members):
             jobs.append(_stack([missing.pop(member) for member in members], identity))
     single: list[Planned] = []
