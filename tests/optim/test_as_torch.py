@@ -22,7 +22,7 @@ from helpers.optimizers import (
 )
 from longtail import ContinualAdam, ContinualAdamW
 
-SUPPORTED = "longtail.optim.continual_adam._get_capturable_supported_devices"
+SUPPORTED = "longtail.optim.loops._get_capturable_supported_devices"
 
 
 @pytest.fixture(params=IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
@@ -374,7 +374,7 @@ def test_the_default_on_the_cpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch
 
 def test_foreach_goes_through_the_multi_tensor_function(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    name = "longtail.optim.continual_adam._multi_tensor_continualadam"
+    name = "longtail.optim.loops._multi_tensor_continualadam"
     monkeypatch.setattr(name, lambda *args, **kwargs: calls.append(len(args[0].params)))
     params = parameters((2,), (3,))
     train(ContinualAdamW(params, foreach=True), params, range(1))

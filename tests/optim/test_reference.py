@@ -5,10 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.nn import Parameter
-
 from helpers.optimizers import (
     FIRST_MOMENTS,
     IMPLEMENTATIONS,
@@ -19,8 +15,12 @@ from helpers.optimizers import (
     train,
     twins,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optim.reference import Reference
+from torch.nn import Parameter
+
 from longtail import ContinualAdam, ContinualAdamW
-from longtail.optim.reference import Reference
 
 SHAPES = [(), (1,), (7,), (3, 5), (0,), (2, 3, 4)]
 

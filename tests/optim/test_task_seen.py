@@ -17,7 +17,7 @@ from longtail.replicas import Replicas
 from longtail.training.optimizer import build_optimizer
 from longtail.training.settings import TrainSettings
 
-SUPPORTED = "longtail.optim.continual_adam._get_capturable_supported_devices"
+SUPPORTED = "longtail.optim.loops._get_capturable_supported_devices"
 NEW = slice(0, 3)  # the coordinates that the first tasks leave alone
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
 

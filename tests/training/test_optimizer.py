@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longtail.names import POLICIES
-from longtail.optim.kernels import uses_fused
+from longtail.optim.plan import uses_fused
 from longtail.replicas import Replicas
 from longtail.tasks.task_models import TaskModel
 from longtail.training.optimizer import begin_task, build_optimizer

@@ -2,8 +2,7 @@
 
 from longtail.optim.average import TaskAverage
 from longtail.optim.boundary import end_task, reset
-from longtail.optim.continual_adam import ContinualAdam
-from longtail.optim.continual_adamw import ContinualAdamW
+from longtail.optim.continual_adam import ContinualAdam, ContinualAdamW
 
 __all__ = [
     "ContinualAdam",

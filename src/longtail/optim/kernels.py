@@ -1,7 +1,7 @@
-"""Which kernels step a parameter group: Triton's on CUDA, compiled C++ on the CPU, or none.
+"""The CUDA kernels of an optimizer: of each parameter group, and of all groups together.
 
-An optimizer has one `Kernels`. It owns the kernels of each parameter group, and a kernel owns what
-it made ready for its next step: tables of addresses, and what must still hold for them to be used.
+They own what they made ready for their next step: tables of addresses, and what must still hold for
+them to be used. An optimizer with parameters on a GPU is stepped by these and not by a `Plan`.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from longtail.optim import loops
 from longtail.optim.past import Draw
-from longtail.optim.state import Settings, Tensors, is_plain
+from longtail.optim.plan import uses_fused
+from longtail.optim.state import Settings, Tensors, count_task, fold, gather, is_plain, state_dtype
 
 Group = dict[str, Any]
 
@@ -136,15 +138,52 @@ class Kernels:
             self._groups.append(GroupKernels())
         return self._groups[i]
 
-    def step_together(self, optimizer: Any) -> bool:
-        """Step all groups in one call; False, with nothing done, if each must have its own."""
+    def step(self, optimizer: Any) -> list[Group]:
+        """Step what kernels can take; the groups that are not fused are left, and returned."""
         together = self._for_all(optimizer)
-        return together is not None and together.step(optimizer, self._known(optimizer))
+        if together is not None and together.step(optimizer, self._known(optimizer)):
+            return []
+        left = []
+        for i, group in enumerate(optimizer.param_groups):
+            own = self.of(i)
+            if own.sole is not None and own.sole.step_again(optimizer, group):
+                continue
+            if uses_fused(group):
+                self._step_group(optimizer, group, own)
+            else:
+                left.append(group)
+        return left
 
-    def end_task_together(self, optimizer: Any) -> bool:
-        """End the task of all groups in one call; False, with nothing done, if that cannot be."""
+    def end_task(self, optimizer: Any) -> None:
+        """End the task of all groups, fused or not."""
         together = self._for_all(optimizer)
-        return together is not None and together.end_task(optimizer, self._known(optimizer))
+        if together is not None and together.end_task(optimizer, self._known(optimizer)):
+            return
+        for i, group in enumerate(optimizer.param_groups):
+            own = self.of(i)
+            if own.sole is not None and own.sole.end_task_again(optimizer, group):
+                continue
+            settings = Settings.of(group, optimizer._decoupled_weight_decay)
+            took: list[Tensor | bool] = []
+            for tensors, draws in gather(optimizer.state, group):
+                done = own.end_task(tensors, settings, draws) if uses_fused(group) else None
+                took.append(fold(tensors, settings, draws) if done is None else done)
+            count_task(group, took)
+
+    def _step_group(self, optimizer: Any, group: Group, own: GroupKernels) -> None:
+        tensors = Tensors.none()
+        optimizer._init_group(group, *tensors)
+        settings = Settings.of(group, optimizer._decoupled_weight_decay)
+        scale = getattr(optimizer, "grad_scale", None)
+        found_inf = getattr(optimizer, "found_inf", None)
+        left = own.step(tensors, settings, scale, found_inf)
+        if left and not (found_inf is not None and bool(found_inf)):
+            rest = tensors.select(left)
+            if scale is not None:
+                # A scale of 65536, where GradScaler starts, is infinite in float16.
+                for j, (p, g) in enumerate(zip(rest.params, rest.grads, strict=True)):
+                    rest.grads[j] = g.to(state_dtype(p)) / scale.to(g.device)
+            loops.step(rest, settings, foreach=False)
 
     def _for_all(self, optimizer: Any) -> Together | None:
         if len(optimizer.param_groups) < 2:
@@ -159,29 +198,12 @@ class Kernels:
         return all(self.of(i).sole is not None for i in range(len(optimizer.param_groups)))
 
 
-def uses_fused(group: Group) -> bool:
-    """Whether the group asks for ``fused``, or leaves it open and a GPU's kernel can step it."""
-    if group["fused"] is not None or group["foreach"] is not None or group["differentiable"]:
-        return bool(group["fused"])
-    params = group["params"]
-    if not params or not params[0].is_cuda or torch.compiler.is_compiling():
-        return False
-    device = params[0].device
-    if not all(is_plain(p) and p.device == device and p.is_floating_point() for p in params):
-        return False
-    return kernel_for(device, params) is not None
-
-
 def kernel_for(device: torch.device, tensors: Sequence[Tensor]) -> type[Kernel] | None:
     """The kernel for tensors on a device, imported when first needed; None if there is none."""
     if device.type == "cuda":
         from longtail.optim.cuda.step import CudaKernel, available
 
         return CudaKernel if available(tensors) else None
-    if device.type == "cpu":
-        from longtail.optim.cpu.step import CpuKernel
-
-        return CpuKernel
     return None
 
 

@@ -1,4 +1,4 @@
-"""What Continual Adam remembers of a parameter: how it is made, folded at a boundary, and loaded.
+"""What Continual Adam remembers of a parameter: how it is made, and folded at a boundary.
 
 ==================  ======================================================================
 ``step``            t, the steps taken in this task
@@ -16,26 +16,14 @@ memory.
 `Tensors` and `Settings` are what every implementation of a step and of a boundary is given.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import Optimizer, _get_scalar_dtype
+from torch.optim.optimizer import _get_scalar_dtype, _to_scalar
 
-from longtail.optim.past import (
-    CODED,
-    Draw,
-    check_past,
-    converted,
-    draw_of,
-    fold_coded,
-    is_coded,
-    past_dtype_of,
-)
-from longtail.support.param_names import normalise
+from longtail.optim.past import Draw, converted, draw_of, fold_coded, is_coded, past_dtype_of
 
 MOMENTS = {
     "first_moment": ("reset", "ema", "task"),
@@ -59,6 +47,20 @@ class Row(NamedTuple):
     step: Tensor
     past_steps: Tensor
 
+    @classmethod
+    def of(cls, param: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> "Row":
+        """That of a parameter whose state is complete."""
+        past_first = group["first_moment"] == "task"
+        return cls(
+            param,
+            state["exp_avg"],
+            state["exp_avg_sq"],
+            state["past_exp_avg_sq"],
+            state["past_exp_avg"] if past_first else None,
+            state["step"],
+            state["past_steps"],
+        )
+
 
 class Tensors(NamedTuple):
     """Parameters, gradients and state as parallel lists.
@@ -75,6 +77,11 @@ class Tensors(NamedTuple):
     past_exp_avgs: list[Tensor]
     steps: list[Tensor]
     past_steps: list[Tensor]
+
+    @classmethod
+    def none(cls) -> "Tensors":
+        """Empty lists, to be filled."""
+        return cls([], [], [], [], [], [], [], [])
 
     def select(self, indices: Sequence[int]) -> "Tensors":
         return Tensors(*([xs[i] for i in indices] if xs else [] for xs in self))
@@ -103,13 +110,13 @@ class Settings(NamedTuple):
     decoupled_weight_decay: bool = False
 
     @classmethod
-    def of(cls, group: Mapping[str, Any], *, decoupled_weight_decay: bool) -> "Settings":
+    def of(cls, group: Mapping[str, Any], decoupled_weight_decay: bool) -> "Settings":
         """Those of a group of an optimizer."""
         beta1, beta2 = group["betas"]
         return cls(
-            lr=group["lr"],
-            beta1=beta1,
-            beta2=beta2,
+            lr=_to_scalar(group["lr"]),
+            beta1=_to_scalar(beta1),
+            beta2=_to_scalar(beta2),
             beta3=group["beta3"],
             eps=group["eps"],
             weight_decay=group["weight_decay"],
@@ -172,14 +179,14 @@ def fill(
         raise ValueError(f"Invalid past_dtype: {past_dtype!r} for a complex parameter")
     if not (KEYS_WITH_PAST_FIRST if past_first else KEYS) <= state.keys():
         device = param.device if on_device else torch.device("cpu")
-        dtype = _get_scalar_dtype(is_fused=on_device)
         for key in ("step", "exp_avg", "exp_avg_sq", "past_exp_avg_sq", "past_steps"):
-            if key not in state:
-                state[key] = (
-                    torch.zeros((), dtype=dtype, device=device)
-                    if key.endswith(("step", "steps"))
-                    else _zeros(param, own if key == "past_exp_avg_sq" else None)
-                )
+            if key in state:
+                continue
+            if key in ("step", "past_steps"):
+                dtype = _get_scalar_dtype(is_fused=on_device)
+                state[key] = torch.zeros((), dtype=dtype, device=device)
+            else:
+                state[key] = _zeros(param, own if key == "past_exp_avg_sq" else None)
         if past_first and "past_exp_avg" not in state:
             state["past_exp_avg"] = _zeros(param)
     past = state["past_exp_avg_sq"]
@@ -215,26 +222,33 @@ def _zeros(param: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     )
 
 
-def gather(states: Mapping[Tensor, Any], group: dict[str, Any]) -> list[tuple[Tensors, list[Draw]]]:
+def complete(states: Mapping[Tensor, Any], group: Mapping[str, Any]) -> None:
+    """Fill the states of a group's parameters, of those that have one."""
+    past_first, past_dtype = group["first_moment"] == "task", group["past_dtype"]
+    for param in group["params"]:
+        if state := states.get(param):
+            step = state.get("step")
+            on_device = isinstance(step, Tensor) and not step.is_cpu
+            fill(param, state, on_device=on_device, past_first=past_first, past_dtype=past_dtype)
+
+
+def gather(
+    states: Mapping[Tensor, Any], group: Mapping[str, Any]
+) -> list[tuple[Tensors, list[Draw]]]:
     """The state of a group's parameters, completed: one `Tensors` per device of the step counts.
 
     Beside each `Tensors` stands a `Draw` per parameter: where the random bits of its boundary come
     from.
     """
-    past_first, past_dtype = group["first_moment"] == "task", group["past_dtype"]
-    found: dict[torch.device, tuple[Tensors, list[Draw]]] = {}
+    complete(states, group)
+    by_device: dict[torch.device, tuple[Tensors, list[Draw]]] = {}
     for place, param in enumerate(group["params"]):
-        state = states.get(param)
-        if not state:
-            continue
-        step = state.get("step")
-        on_device = isinstance(step, Tensor) and step.device.type != "cpu"
-        fill(param, state, on_device=on_device, past_first=past_first, past_dtype=past_dtype)
-        empty = (Tensors([], [], [], [], [], [], [], []), [])
-        tensors, draws = found.setdefault(state["step"].device, empty)
-        append(tensors, param, state, past_first=past_first)
-        draws.append(draw_of(group, place))
-    return list(found.values())
+        if state := states.get(param):
+            device = state["step"].device
+            tensors, draws = by_device.setdefault(device, (Tensors.none(), []))
+            append(tensors, param, state, past_first=group["first_moment"] == "task")
+            draws.append(draw_of(group, place))
+    return list(by_device.values())
 
 
 def append(tensors: Tensors, param: Tensor, state: dict[str, Any], *, past_first: bool) -> None:
@@ -263,73 +277,84 @@ def fold(tensors: Tensors, settings: Settings, draws: Sequence[Draw]) -> Tensor 
     """
     if not tensors.steps:
         return False
-    t = torch.stack(tensors.steps).double()
-    c = torch.stack(tensors.past_steps).double()
+    t = torch.stack(tensors.steps)
     took = t > 0
-    on_cpu = t.device.type == "cpu"
-    if on_cpu:
-        if not bool(took.any()):
-            return False
-        if not bool(took.all()):
-            keep = took.nonzero().flatten().tolist()
-            tensors, draws = tensors.select(keep), [draws[i] for i in keep]
-            t, c, took = t[keep], c[keep], took[keep]
-    plain = all(is_plain(x) for x in tensors.exp_avgs)
-    for policy, beta, now, past in (
-        (settings.first_moment, settings.beta1, tensors.exp_avgs, tensors.past_exp_avgs),
-        (settings.second_moment, settings.beta2, tensors.exp_avg_sqs, tensors.past_exp_avg_sqs),
-    ):
-        if is_averaged(policy):
-            old, new = _weights(t, c, took, beta)
-            # Floats would cut the graph through which a beta is differentiated.
-            as_floats = on_cpu and not new.requires_grad
-            a, b = (x.tolist() if as_floats else x.unbind() for x in (old, new))
-            if is_coded(past[0]):
-                fold_coded(past, now, a, b, tensors.past_steps, draws)
-            else:
-                _mix(past, now, a, b, plain=plain)
-        if policy != "ema":
-            _zero(now, plain=plain)
+    if t.is_cpu and not bool(took.any()):
+        return False
+    if t.is_cpu and not bool(took.all()):
+        stepped = took.nonzero().flatten().tolist()
+        tensors, draws = tensors.select(stepped), [draws[i] for i in stepped]
+    s = settings
+    _fold_moment(tensors, tensors.exp_avgs, tensors.past_exp_avgs, s.first_moment, s.beta1, draws)
+    _fold_moment(
+        tensors, tensors.exp_avg_sqs, tensors.past_exp_avg_sqs, s.second_moment, s.beta2, draws
+    )
     torch._foreach_add_(tensors.past_steps, tensors.steps)
     torch._foreach_zero_(tensors.steps)
-    return True if on_cpu else took.any()
+    return True if t.is_cpu else took.any()
 
 
-def _weights(t: Tensor, c: Tensor, took: Tensor, beta: Any) -> tuple[Tensor, Tensor]:
-    """What v_c and v (not yet bias corrected) weigh in the new average."""
-    beta = beta.double() if isinstance(beta, Tensor) else beta
-    now = torch.where(took, t / ((t + c) * (1 - beta**t)), 0.0)
-    past = torch.where(took, c / (t + c), 1.0)
-    return past, now
-
-
-def _mix(
-    past: list[Tensor],
+def _fold_moment(
+    tensors: Tensors,
     now: list[Tensor],
-    past_weight: Sequence[Any],
-    now_weight: Sequence[Any],
-    *,
-    plain: bool,
+    past: list[Tensor],
+    policy: str,
+    beta: Any,
+    draws: Sequence[Draw],
 ) -> None:
-    """past = past_weight * past + now_weight * now; ``now`` is used up, so no memory is needed."""
+    """What becomes of one moment of all tensors."""
+    plain = all(is_plain(x) for x in now)
+    if is_averaged(policy):
+        old, new = _weights(tensors, beta)
+        # Floats would cut the graph through which a beta is differentiated.
+        if new.is_cpu and not new.requires_grad:
+            past_weight, now_weight = old.tolist(), new.tolist()
+        else:
+            past_weight, now_weight = old.unbind(), new.unbind()
+        if is_coded(past[0]):
+            fold_coded(past, now, past_weight, now_weight, tensors.past_steps, draws)
+        elif plain:
+            # The present is used up, so that no memory is needed.
+            torch._foreach_mul_(past, past_weight)
+            torch._foreach_mul_(now, now_weight)
+            torch._foreach_add_(past, now)
+        else:
+            for v_c, v, a, b in zip(past, now, past_weight, now_weight, strict=True):
+                v_c.mul_(a).add_(v.mul_(b))
+    if policy == "ema":
+        return
     if plain:
-        torch._foreach_mul_(past, past_weight)
-        torch._foreach_mul_(now, now_weight)
-        torch._foreach_add_(past, now)
+        torch._foreach_zero_(now)
     else:
-        for old, new, a, b in zip(past, now, past_weight, now_weight, strict=True):
-            old.mul_(a).add_(new.mul_(b))
-
-
-def _zero(tensors: list[Tensor], *, plain: bool) -> None:
-    if plain:
-        torch._foreach_zero_(tensors)
-    else:
-        for tensor in tensors:
+        for tensor in now:
             tensor.zero_()
 
 
-def task_count(group: dict[str, Any]) -> Tensor:
+def _weights(tensors: Tensors, beta: Any) -> tuple[Tensor, Tensor]:
+    """What v_c and v (not yet bias corrected) weigh in the new average."""
+    t = torch.stack(tensors.steps).double()
+    c = torch.stack(tensors.past_steps).double()
+    beta = beta.double() if isinstance(beta, Tensor) else beta
+    now = torch.where(t > 0, t / ((t + c) * (1 - beta**t)), 0.0)
+    past = torch.where(t > 0, c / (t + c), 1.0)
+    return past, now
+
+
+def fold_group(
+    states: Mapping[Tensor, Any], group: dict[str, Any], settings: Settings
+) -> list[Tensor | bool]:
+    """End a task for those of a group's parameters that have a state among ``states``.
+
+    Returns:
+        Whether steps had been taken, once for each device of the step counts.
+    """
+    took = []
+    for tensors, draws in gather(states, group):
+        took.append(fold(tensors, settings, draws))
+    return took
+
+
+def task_count(group: Mapping[str, Any]) -> Tensor:
     """The group's ``tasks_seen`` as a tensor of its own: compiled steps guard on numbers only."""
     count = group.get("tasks_seen", 0)
     if isinstance(count, Tensor):
@@ -354,119 +379,3 @@ def count_task(group: dict[str, Any], took: Sequence[Tensor | bool]) -> None:
     for x in took:
         on_device = on_device | (x.to(count.device) if isinstance(x, Tensor) else x)
     count.add_(on_device)
-
-
-def complete_group(group: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Make a loaded parameter group one of ours.
-
-    That of torch's AdamW has keys that are fixed here and lacks some of ours.
-    """
-    group.pop("decoupled_weight_decay", None)
-    group.pop("amsgrad", None)
-    for key, value in defaults.items():
-        group.setdefault(key, value)
-    group["tasks_seen"] = task_count(group)
-
-
-def in_order_of_names(
-    loaded: dict[str, Any], groups: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """A checkpoint with its parameters in the order of ``groups``, where both sides have names.
-
-    Raises:
-        ValueError: if the names differ, or parameters of one group were saved in several, whose
-            settings may differ.
-    """
-    saved = loaded["param_groups"]
-    if not all("param_names" in group for group in (*groups, *saved)):
-        return loaded
-    places = {
-        normalise(name): (number, index)
-        for number, group in enumerate(saved)
-        for name, index in zip(group["param_names"], group["params"], strict=True)
-    }
-    names = [[normalise(name) for name in group["param_names"]] for group in groups]
-    own = {name for group in names for name in group}
-    if own != places.keys():
-        raise ValueError(
-            "The checkpoint's parameters have other names: "
-            + _first_missing({"it": own - places.keys(), "the optimizer": places.keys() - own})
-            + "; load_memory() takes what fits"
-        )
-    ordered = []
-    for group, known in zip(groups, names, strict=True):
-        sources = {places[name][0] for name in known}
-        if len(sources) > 1:
-            raise ValueError(
-                f"The parameters of one group were saved in {len(sources)} groups, as those of "
-                f"{known[0]} and others; load_memory() loads them by name"
-            )
-        settings = saved[sources.pop()] if sources else group
-        params = [places[name][1] for name in known]
-        ordered.append({**settings, "params": params, "param_names": group["param_names"]})
-    return {**loaded, "param_groups": ordered}
-
-
-def _first_missing(missing: Mapping[str, AbstractSet[str]]) -> str:
-    """For each side that lacks names, the side and the first name it lacks."""
-    return ", ".join(f"{side} lacks {min(names)}" for side, names in missing.items() if names)
-
-
-@contextmanager
-def undoing_casts(optimizer: Optimizer) -> Iterator[None]:
-    """Within it, ``Optimizer.load_state_dict`` leaves our state as it was saved."""
-    final: dict[str, Any] = {}
-
-    def capture(_: Optimizer, loaded: dict[str, Any]) -> dict[str, Any]:
-        if any(group.get("amsgrad") for group in loaded["param_groups"]):
-            name = type(optimizer).__name__
-            raise ValueError(f"{name} cannot load a checkpoint with amsgrad=True")
-        for group in loaded["param_groups"]:
-            check_moments({**optimizer.defaults, **group})
-            check_past({**optimizer.defaults, **group})
-        final.update(in_order_of_names(loaded, optimizer.param_groups))
-        groups = zip(final["param_groups"], optimizer.param_groups, strict=False)
-        final["param_groups"] = [{**saved, **_storage(own)} for saved, own in groups]
-        final["param_groups"] += loaded["param_groups"][len(optimizer.param_groups) :]
-        return final
-
-    def restore(_: Optimizer) -> None:
-        for group, own in zip(final["param_groups"], optimizer.param_groups, strict=True):
-            for i, param in zip(group["params"], own["params"], strict=True):
-                if i in final["state"]:
-                    past = own["past_dtype"]
-                    _restore(param, optimizer.state[param], final["state"][i], past)
-
-    # Last before and first after, so that the user's own hooks see what they should.
-    handles = (
-        optimizer.register_load_state_dict_pre_hook(capture),
-        optimizer.register_load_state_dict_post_hook(restore, prepend=True),
-    )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _storage(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that say how state is kept, which are the optimizer's and not a checkpoint's."""
-    return {name: group[name] for name in ("past_dtype", "past_copies")}
-
-
-def _restore(param: Tensor, state: dict[str, Any], saved: dict[str, Any], past_dtype: str) -> None:
-    """Undo what ``Optimizer.load_state_dict`` does to our state.
-
-    It casts every tensor except ``step`` to the parameter's dtype and device, which rounds the
-    float32 state of a bf16 parameter, takes codes for numbers, and sends a count that belongs on
-    the CPU to the GPU.
-    """
-    own = past_dtype_of(past_dtype, state_dtype(param))
-    half = state_dtype(param) != param.dtype
-    for key, value in saved.items():
-        if key == "past_steps" and isinstance(state.get("step"), Tensor):
-            state[key] = value.to(device=state["step"].device, dtype=state["step"].dtype)
-        elif key == "past_exp_avg_sq" and (is_coded(value) or own in CODED):
-            state[key] = converted(value.to(param.device, copy=True), own)
-        elif half and key != "step" and isinstance(value, Tensor) and value.is_floating_point():
-            state[key] = value.to(device=param.device, dtype=state_dtype(param))

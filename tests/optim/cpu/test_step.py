@@ -19,7 +19,6 @@ from torch.nn import Parameter
 from helpers.optimizers import assert_same, parameters, set_gradients, states, train, twins
 from longtail import ContinualAdam, ContinualAdamW
 from longtail.optim.cpu import build as cpp
-from longtail.optim.cpu.step import CpuKernel, CpuTogether
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-13}
 

@@ -11,7 +11,7 @@ import torch
 
 from longtail.optim import ContinualAdamW
 from longtail.optim.codes import value_of
-from longtail.optim.cpu import build, step
+from longtail.optim.cpu import build, launch
 from longtail.runs.config import resolve
 from longtail.runs.session import RunOptions, train_run
 
@@ -31,7 +31,7 @@ def use(monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...]) -> None:
         lib = build.load(COMPILER, extra)
     except subprocess.SubprocessError:
         pytest.skip(f"{COMPILER} does not know {' '.join(extra)}")
-    monkeypatch.setattr(step, "library", lambda: lib)
+    monkeypatch.setattr(launch, "library", lambda: lib)
 
 
 def trained(past: str) -> bytes:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT, _use_grad_for_differentiable
 
 from longtail.optim._torch import light_step
-from longtail.optim.continual_adamw import ContinualAdamW
+from longtail.optim.continual_adam import ContinualAdamW
 
 # The step of the class below, without torch's wrapper: hooks are run by MoFO's own.
 adamw_step: Callable[[ContinualAdamW], None] = ContinualAdamW.step.__wrapped__  # pyright: ignore

@@ -202,6 +202,6 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
         step.argtypes = (ctypes.c_int64, pointer, number, *[pointer] * 5, number)
         step.restype = None
         end_task = getattr(lib, f"longtail_end_task_{dtype}")
-        end_task.argtypes = (ctypes.c_int64, pointer, pointer, number, number)
-        end_task.restype = number
+        end_task.argtypes = (ctypes.c_int64, pointer, number, *[pointer] * 4, number)
+        end_task.restype = None
     return lib

@@ -17,10 +17,6 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 namespace {
 
 enum Flag {
@@ -76,77 +72,17 @@ inline float value_of(int32_t code) {
   return as_float(code == 0 ? 0 : static_cast<uint32_t>(exponent << 23 | rest));
 }
 
-// What a loop takes at once, V: one element (T), of which a compiler may make several, or Eight.
-template <class V, class T> inline V get(const T* at) { return *at; }
-template <class T> inline void put(T* at, T x) { *at = x; }
-inline float root(float x) { return std::sqrt(x); }
-inline double root(double x) { return std::sqrt(x); }
-template <class T> inline T where_zero(T x, T then, T otherwise) { return x == 0 ? then : otherwise; }
-template <class T> struct Widest { using type = T; };
-
-// v_c as it is kept: in T, bfloat16 (uint16_t) or code (uint8_t). Where elements are taken one by one,
-// codes are made T in a loop of their own, as compilers do badly with a loop over types of many
-// widths; the others are made T by `number`.
-template <class T, class X> inline const X* read(const X* past, int64_t, T*) { return past; }
+// v_c as it is kept: in T, as bfloat16 (uint16_t) or as a code (uint8_t).
 template <class T> inline T number(T x) { return x; }
 template <class T> inline T number(uint16_t x) { return as_float(static_cast<uint32_t>(x) << 16); }
+template <class T> inline T number(uint8_t x) { return value_of(x); }
 
-template <class T> inline const T* read(const uint8_t* past, int64_t count, T* into) {
-  for (int64_t j = 0; j < count; ++j) into[j] = value_of(past[j]);
+// v_c in the type of the arithmetic: where it is, or made anew in `into`.
+template <class T> inline const T* values(const T* kept, int64_t, T*) { return kept; }
+template <class T, class X> inline const T* values(const X* kept, int64_t count, T* into) {
+  for (int64_t j = 0; j < count; ++j) into[j] = number<T>(kept[j]);
   return into;
 }
-
-#if defined(__AVX2__)
-struct Eight {
-  __m256 x;
-  Eight(__m256 all) : x(all) {}
-  explicit Eight(float each) : x(_mm256_set1_ps(each)) {}
-};
-inline Eight operator+(Eight a, Eight b) { return _mm256_add_ps(a.x, b.x); }
-inline Eight operator-(Eight a, Eight b) { return _mm256_sub_ps(a.x, b.x); }
-inline Eight operator*(Eight a, Eight b) { return _mm256_mul_ps(a.x, b.x); }
-inline Eight operator/(Eight a, Eight b) { return _mm256_div_ps(a.x, b.x); }
-inline Eight root(Eight a) { return _mm256_sqrt_ps(a.x); }
-inline Eight where_zero(Eight x, Eight then, Eight otherwise) {
-  const __m256 zero = _mm256_cmp_ps(x.x, _mm256_setzero_ps(), _CMP_EQ_OQ);
-  return _mm256_blendv_ps(otherwise.x, then.x, zero);
-}
-inline void put(float* at, Eight a) { _mm256_storeu_ps(at, a.x); }
-template <> struct Widest<float> { using type = Eight; };
-
-template <> inline Eight get<Eight>(const float* at) { return _mm256_loadu_ps(at); }
-template <> inline Eight get<Eight>(const uint16_t* at) {
-  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-}
-
-// A code is 3 a + b, and its value has the bits of a << 23 plus those that `digits` has for b. Two
-// products with 257 code, which is its byte twice, tell a and b in the halves of a 32-bit number:
-//   10881 * 257 code >> 16 is 128 a + 42 b + 2 at most, so a is where an exponent is,
-//   340 * 257 code >> 16 is the largest whole number below 4 a + 4 b / 3, whose two lowest bits are
-//   1 and 2 for b = 1 and 2, and 3 for b = 0; for code 0 alone they are 0.
-template <> inline Eight get<Eight>(const uint8_t* at) {
-  constexpr int32_t ONE = 1 << 23, LEAST = SHIFT / 3 * ONE;  // SHIFT is 3 * 66 + 2
-  const __m256i digits = _mm256_setr_epi32(0, LEAST + ONE, LEAST + ONE + DIGIT_1, LEAST + DIGIT_2, 0,
-                                           LEAST + ONE, LEAST + ONE + DIGIT_1, LEAST + DIGIT_2);
-  const __m256i four_times = _mm256_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303, 0x04040404,
-                                               0x05050505, 0x06060606, 0x07070707);
-  int64_t codes;
-  std::memcpy(&codes, at, sizeof codes);
-  const __m256i c = _mm256_shuffle_epi8(_mm256_set1_epi64x(codes), four_times);
-  const __m256i both = _mm256_mulhi_epu16(c, _mm256_set1_epi32(10881 << 16 | 340));
-  const __m256i exponent = _mm256_and_si256(both, _mm256_set1_epi32(0xFF * ONE));
-  const __m256 digit = _mm256_permutevar_ps(_mm256_castsi256_ps(digits), both);
-  return _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_castps_si256(digit)));
-}
-
-template <> inline const float* read(const uint8_t* past, int64_t count, float* into) {
-  int64_t j = 0;
-  for (; j + 8 <= count; j += 8) put(into + j, get<Eight>(past + j));
-  for (; j < count; ++j) into[j] = value_of(past[j]);
-  return into;
-}
-#endif
 
 struct Table {
   const int64_t* cells;
@@ -161,72 +97,45 @@ struct Table {
 // What is the same for all elements of a parameter.
 template <class T> struct Factors {
   T grad, decay, l2, weight1, beta2, weight2, share1, share2, unseen, scale, eps, size;
-  template <class V> Factors<V> of() const {
-    return {V(grad),   V(decay),  V(l2),     V(weight1), V(beta2), V(weight2),
-            V(share1), V(share2), V(unseen), V(scale),   V(eps),   V(size)};
-  }
 };
 
-// Moves m and v, and returns the root that the update is divided by.
-template <bool L2, Past SECOND, class V, class T>
-inline V moments(const Factors<V>& k, const T* p, T* m, T* v, V old, const T* g) {
-  const V before = get<V>(m);
-  V grad = get<V>(g) * k.grad;
-  if (L2) grad = grad + k.l2 * (get<V>(p) * k.decay);
-  V second = get<V>(v) * k.beta2 + grad * grad * k.weight2;
-  put(m, before + (grad - before) * k.weight1);
-  put(v, second);
-  if (SECOND == ALL) second = second + k.share2 * old;
-  if (SECOND == SEEN) second = where_zero(old, second * k.unseen, second + k.share2 * old);
-  return root(second);
-}
-
-template <bool FIRST, class V, class T>
-inline void move(const Factors<V>& k, T* p, const T* m, const T* past_m, V below) {
-  V first = get<V>(m);
-  if (FIRST) first = first + k.share1 * get<V>(past_m);
-  put(p, get<V>(p) * k.decay - k.size * first / (below * k.scale + k.eps));
-}
-
-// A block of Wide goes in two loops: a processor looks ahead over so many instructions only, and
-// one loop with a root and a division in a row would keep it waiting for them.
+// A block goes in two loops: a processor looks ahead over so many instructions only, and one loop
+// with a root and a division in a row would keep it waiting for them. A past of another type is
+// read in a third one, as compilers do badly with a loop over types of many widths.
 template <class T, bool L2, bool FIRST, Past SECOND, class X>
 void update(const Table& table, int64_t i, int64_t begin, int64_t end, const Factors<T>& f) {
-  using Wide = typename Widest<T>::type;
-  T* __restrict p = table.at<T>(P, i);
-  T* __restrict m = table.at<T>(M, i);
-  T* __restrict v = table.at<T>(V, i);
-  const X* __restrict past_v = table.at<X>(PAST_V, i);
-  const T* __restrict past_m = table.at<T>(PAST_M, i);
-  const T* __restrict g = table.at<T>(G, i);
+  constexpr int64_t BLOCK = LINES * 64 / sizeof(T);
+  alignas(64) T root[BLOCK], read[BLOCK];
   const Factors<T> k = f;
-  const Factors<Wide> wide = f.template of<Wide>();
-  constexpr int64_t BLOCK = LINES * 64 / sizeof(T), WIDTH = sizeof(Wide) / sizeof(T);
-  alignas(64) T buffer[BLOCK];
   for (int64_t start = begin; start < end; start += BLOCK) {
-    prefetch<T, true>(p + start);
-    prefetch<T, true>(m + start);
-    prefetch<T, true>(v + start);
-    prefetch<T, false>(g + start);
-    if (SECOND != NONE) prefetch<T, false>(past_v + start);
-    const int64_t stop = std::min(start + BLOCK, end);
-    if (WIDTH > 1 && stop - start == BLOCK) {
-      for (int64_t j = 0; j < BLOCK; j += WIDTH) {
-        const int64_t at = start + j;
-        const Wide old = SECOND == NONE ? Wide(T(0)) : get<Wide>(past_v + at);
-        put(buffer + j, moments<L2, SECOND>(wide, p + at, m + at, v + at, old, g + at));
-      }
-      for (int64_t j = 0; j < BLOCK; j += WIDTH) {
-        const int64_t at = start + j;
-        move<FIRST>(wide, p + at, m + at, past_m + at, get<Wide>(buffer + j));
-      }
-      continue;
+    T* __restrict p = table.at<T>(P, i) + start;
+    T* __restrict m = table.at<T>(M, i) + start;
+    T* __restrict v = table.at<T>(V, i) + start;
+    const X* __restrict kept = table.at<X>(PAST_V, i) + start;
+    const T* __restrict past_m = table.at<T>(PAST_M, i) + start;
+    const T* __restrict g = table.at<T>(G, i) + start;
+    prefetch<T, true>(p);
+    prefetch<T, true>(m);
+    prefetch<T, true>(v);
+    prefetch<T, false>(g);
+    if (SECOND != NONE) prefetch<T, false>(kept);
+    const int64_t count = std::min(BLOCK, end - start);
+    const T* __restrict past_v = SECOND == NONE ? read : values(kept, count, read);
+
+    for (int64_t j = 0; j < count; ++j) {
+      T grad = g[j] * k.grad;
+      if (L2) grad = grad + k.l2 * (p[j] * k.decay);
+      T second = v[j] * k.beta2 + grad * grad * k.weight2;
+      m[j] = m[j] + (grad - m[j]) * k.weight1;
+      v[j] = second;
+      if (SECOND == ALL) second = second + k.share2 * past_v[j];
+      if (SECOND == SEEN)
+        second = past_v[j] == 0 ? second * k.unseen : second + k.share2 * past_v[j];
+      root[j] = std::sqrt(second);
     }
-    const auto* __restrict before = read<T>(past_v + start, stop - start, buffer);
-    for (int64_t j = start; j < stop; ++j) {
-      const T old = SECOND == NONE ? T(0) : number<T>(before[j - start]);
-      const T below = moments<L2, SECOND>(k, p + j, m + j, v + j, old, g + j);
-      move<FIRST>(k, p + j, m + j, past_m + j, below);
+    for (int64_t j = 0; j < count; ++j) {
+      const T first = FIRST ? m[j] + k.share1 * past_m[j] : m[j];
+      p[j] = p[j] * k.decay - k.size * first / (root[j] * k.scale + k.eps);
     }
   }
 }
@@ -313,18 +222,20 @@ void step(const Table& table, int groups, const int64_t* ends, const double* x, 
     const Past second = flag & SECOND_SEEN ? SEEN : flag & SECOND_TASK ? ALL : NONE;
     const Update<T> update = choose<T>(l2, second, flag);
     double last_t = -1, last_c = -1;
+    Factors<T> last;
     for (; i < ends[k]; ++i) {
+      if (!table.number(G, i)) continue;  // no gradient
       const double t = *table.at<float>(STEP, i) += 1, c = *table.at<float>(PAST_STEPS, i);
-      all[i] = t == last_t && c == last_c
-                   ? all[i - 1]
-                   : factors<T>(t, c, x, flag, grad_scale ? *grad_scale : 1.0);
+      if (t != last_t || c != last_c)
+        last = factors<T>(t, c, x, flag, grad_scale ? *grad_scale : 1.0);
+      all[i] = last;
       updates[i] = update;
       last_t = t;
       last_c = c;
     }
   }
   share_out(table, threads, [&](int64_t i, int64_t begin, int64_t end) {
-    updates[i](table, i, begin, end, all[i]);
+    if (updates[i]) updates[i](table, i, begin, end, all[i]);
   });
 }
 
@@ -385,9 +296,9 @@ void fold_coded(X* __restrict past, T* __restrict now, int64_t begin, int64_t en
     const uint32_t first = static_cast<uint32_t>(place) + word;
     const int count = static_cast<int>(std::min<int64_t>(stop - begin, BLOCK));
     // In passes of one width each, which compilers turn into vectors.
-    const auto* before = read<float>(past + begin, count, values);
+    for (int j = 0; j < count; ++j) values[j] = number<float>(past[begin + j]);
     for (int j = 0; j < count; ++j) {
-      const double x = static_cast<float>(now[begin + j]), old = number<float>(before[j]);
+      const double x = static_cast<float>(now[begin + j]), old = values[j];
       values[j] = static_cast<float>(a * old + b * x);
       now[begin + j] = 0;
     }
@@ -412,55 +323,46 @@ void fold_second(const Table& table, int64_t i, int64_t begin, int64_t end, doub
     fold(table.at<T>(PAST_V, i), v, begin, end, t, c, beta);
 }
 
-// How many parameters had taken a step.
-template <class T> int end_task(const Table& table, const double* x, int flags, int threads) {
+// stepped[k]: how many parameters of group k had taken a step.
+template <class T>
+void end_task(const Table& table, int groups, const int64_t* ends, const double* x,
+              const int* flags, int64_t* stepped, int threads) {
+  const auto group_of = [&](int64_t i) { return std::upper_bound(ends, ends + groups, i) - ends; };
   share_out(table, threads, [&](int64_t i, int64_t begin, int64_t end) {
     const double t = *table.at<float>(STEP, i), c = *table.at<float>(PAST_STEPS, i);
     if (t == 0) return;
+    const int64_t k = group_of(i);
     T *m = table.at<T>(M, i), *v = table.at<T>(V, i);
-    if (flags & FIRST_TASK)
-      fold(table.at<T>(PAST_M, i), m, begin, end, t, c, x[BETA1]);
-    else if (!(flags & FIRST_EMA))
+    if (flags[k] & FIRST_TASK)
+      fold(table.at<T>(PAST_M, i), m, begin, end, t, c, x[SCALARS * k + BETA1]);
+    else if (!(flags[k] & FIRST_EMA))
       std::fill(m + begin, m + end, T(0));
-    if (flags & SECOND_TASK)
-      fold_second<T>(table, i, begin, end, t, c, x[BETA2], flags);
-    else if (!(flags & SECOND_EMA))
+    if (flags[k] & SECOND_TASK)
+      fold_second<T>(table, i, begin, end, t, c, x[SCALARS * k + BETA2], flags[k]);
+    else if (!(flags[k] & SECOND_EMA))
       std::fill(v + begin, v + end, T(0));
   });
-  int stepped = 0;
   for (int64_t i = 0; i < table.n; ++i) {
     float& t = *table.at<float>(STEP, i);
-    stepped += t > 0;
+    stepped[group_of(i)] += t > 0;
     *table.at<float>(PAST_STEPS, i) += t;
     t = 0;
   }
-  return stepped;
 }
 
 }  // namespace
 
-extern "C" {
-
-void longtail_step_float(int64_t n, const int64_t* cells, int groups, const int64_t* ends,
-                         const double* x, const int* flags, const float* grad_scale,
-                         const float* found_inf, int threads) {
-  step<float>({cells, n}, groups, ends, x, flags, grad_scale, found_inf, threads);
-}
-
-void longtail_step_double(int64_t n, const int64_t* cells, int groups, const int64_t* ends,
-                         const double* x, const int* flags, const float* grad_scale,
-                         const float* found_inf, int threads) {
-  step<double>({cells, n}, groups, ends, x, flags, grad_scale, found_inf, threads);
-}
-
-int longtail_end_task_float(int64_t n, const int64_t* cells, const double* x, int flags,
-                            int threads) {
-  return end_task<float>({cells, n}, x, flags, threads);
-}
-
-int longtail_end_task_double(int64_t n, const int64_t* cells, const double* x, int flags,
-                             int threads) {
-  return end_task<double>({cells, n}, x, flags, threads);
-}
-
-}  // extern "C"
+#define LONGTAIL_EXPORT(T)                                                                     \
+  extern "C" void longtail_step_##T(int64_t n, const int64_t* cells, int groups,               \
+                                    const int64_t* ends, const double* x, const int* flags,    \
+                                    const float* grad_scale, const float* found_inf,           \
+                                    int threads) {                                             \
+    step<T>({cells, n}, groups, ends, x, flags, grad_scale, found_inf, threads);               \
+  }                                                                                            \
+  extern "C" void longtail_end_task_##T(int64_t n, const int64_t* cells, int groups,           \
+                                        const int64_t* ends, const double* x,                  \
+                                        const int* flags, int64_t* stepped, int threads) {     \
+    end_task<T>({cells, n}, groups, ends, x, flags, stepped, threads);                         \
+  }
+LONGTAIL_EXPORT(float)
+LONGTAIL_EXPORT(double)

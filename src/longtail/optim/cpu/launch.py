@@ -1,0 +1,124 @@
+"""The compiled CPU step as a `Launch`: one call of ``step.cpp`` for parameters of one dtype."""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longtail.optim.cpu.build import library
+from longtail.optim.past import is_coded
+from longtail.optim.state import Row, is_plain
+
+Group = dict[str, Any]
+
+# The flags of step.cpp.
+_DECOUPLED, _MAXIMIZE = 1, 2
+_FIRST = {"reset": 0, "ema": 32, "task": 4}
+_SECOND = {"reset": 0, "ema": 8, "task": 16, "task_seen": 16 | 64}
+_PAST = {"float32": 0, "bfloat16": 128, "uint8": 256}
+_KINDS = {torch.float32: "float", torch.float64: "double"}
+
+
+class CpuLaunch:
+    """The kernel's table of parameters: eleven columns, those that change with each call last."""
+
+    def __init__(self, kind: str, members: Sequence[Any], groups: Sequence[Group]) -> None:
+        lib: Any = library()
+        self._step = getattr(lib, f"longtail_step_{kind}")
+        self._end_task = getattr(lib, f"longtail_end_task_{kind}")
+        columns = [
+            *zip(*(map(_address, x.row) for x in members), strict=True),
+            [x.row.exp_avg.numel() for x in members],
+            *zip(*(x.draw for x in members), strict=True),
+        ]
+        self._n = len(members)
+        self._cells = array("q", [cell for column in columns for cell in column])
+        self._cells.extend([0] * self._n)  # the gradients
+        # Members lie in the order of their groups: where each group's end.
+        self._ends = array("q", [sum(x.group <= i for x in members) for i in range(len(groups))])
+        self._policies = [
+            _FIRST[g["first_moment"]] | _SECOND[g["second_moment"]] | _PAST[g["past_dtype"]]
+            for g in groups
+        ]
+
+    @staticmethod
+    def kind_of(row: Row) -> str | None:
+        """How the kernel that takes a parameter is called; None if there is none for it."""
+        p, *moments, step, past_steps = row
+        if p is None or p.dtype not in _KINDS or library() is None:
+            return None
+        if not (is_plain(p) and p.layout is torch.strided and _is_dense(p)):
+            return None
+        for x in moments:
+            if x is None:
+                continue
+            coded = x is row.past_exp_avg_sq and is_coded(x)
+            alike = x.shape == p.shape and x.stride() == p.stride()
+            if not (alike and is_plain(x) and x.is_cpu and (coded or x.dtype is p.dtype)):
+                return None
+        for x in (step, past_steps):
+            if not (is_plain(x) and x.is_cpu and x.dtype is torch.float32):
+                return None
+        return _KINDS[p.dtype]
+
+    def step(
+        self,
+        gradients: list[int],
+        groups: Sequence[Group],
+        decoupled: bool,
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+    ) -> None:
+        self._cells[10 * self._n :] = array("q", gradients)
+        scalars = [
+            None if x is None else x.to("cpu", torch.float32) for x in (grad_scale, found_inf)
+        ]
+        self._call(
+            self._step,
+            groups,
+            [_DECOUPLED * decoupled | _MAXIMIZE * bool(g["maximize"]) for g in groups],
+            *[None if x is None else x.data_ptr() for x in scalars],
+        )
+
+    def end_task(self, groups: Sequence[Group]) -> list[bool]:
+        stepped = array("q", [0] * len(groups))
+        self._call(self._end_task, groups, [0] * len(groups), stepped.buffer_info()[0])
+        return [count > 0 for count in stepped]
+
+    def _call(
+        self, function: Any, groups: Sequence[Group], flags: list[int], *others: int | None
+    ) -> None:
+        all_flags = array("i", [a | b for a, b in zip(self._policies, flags, strict=True)])
+        scalars = array("d")
+        for g in groups:
+            beta1, beta2 = g["betas"]
+            scalars.extend(
+                map(float, (g["lr"], beta1, beta2, g["beta3"], g["eps"], g["weight_decay"]))
+            )
+        function(
+            self._n,
+            self._cells.buffer_info()[0],
+            len(groups),
+            self._ends.buffer_info()[0],
+            scalars.buffer_info()[0],
+            all_flags.buffer_info()[0],
+            *others,
+            torch.get_num_threads(),
+        )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether its elements fill their memory without gap or overlap, in whatever order."""
+    expected = 1
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, size in sorted(pair for pair in sizes if pair[1] != 1):
+        if stride != expected:
+            return tensor.numel() == 0
+        expected *= size
+    return True
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

@@ -1,0 +1,245 @@
+"""How the fused groups of an optimizer are stepped: which kernel takes which parameters.
+
+A `Plan` is made of what an optimizer holds and is used again as long as it `holds`: until a tensor
+is elsewhere in memory or lies there in another way, or a setting that it is made of has changed. It
+has a `Part` for each kind of parameters that one launch of a kernel can take. Those that no kernel
+can take (a DTensor, a complex one, one with gaps in memory) are its rest, for the for-loop.
+
+With small models Python is the slowest part of a step. So what is compared from step to step are
+whole lists, made by functions in C.
+"""
+
+from collections.abc import Hashable, Sequence
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from longtail.optim import loops
+from longtail.optim.cpu.launch import CpuLaunch
+from longtail.optim.past import Draw, draw_of
+from longtail.optim.state import (
+    Row,
+    Settings,
+    Tensors,
+    complete,
+    count_task,
+    fold_group,
+    is_plain,
+    state_dtype,
+)
+
+Group = dict[str, Any]
+
+# The settings that decide who steps a group, and from which tables.
+_settings = itemgetter(
+    *("fused", "foreach", "differentiable"),
+    *("first_moment", "second_moment", "past_dtype", "past_seed", "past_copies"),
+)
+_dtype, _grad = attrgetter("dtype"), attrgetter("grad")
+
+
+class Member(NamedTuple):
+    """A parameter of a launch: its tensors, the number of its group, its random bits."""
+
+    row: Row
+    group: int
+    draw: Draw
+
+
+class Launch(Protocol):
+    """The launches of a kernel over parameters of one kind.
+
+    It knows the addresses of their tensors and keeps none of them alive.
+    """
+
+    def __init__(self, kind: Any, members: Sequence[Member], groups: Sequence[Group]) -> None: ...
+
+    def step(
+        self,
+        gradients: list[int],
+        groups: Sequence[Group],
+        decoupled: bool,
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+    ) -> None:
+        """Step the members whose gradient has an address other than 0."""
+        ...
+
+    def end_task(self, groups: Sequence[Group]) -> Sequence[Tensor | bool]:
+        """End the members' task; of each group whether one of them had taken a step."""
+        ...
+
+
+def uses_fused(group: Group) -> bool:
+    """Whether the group asks for ``fused``, or leaves it open and a GPU's kernel can step it."""
+    if group["fused"] is not None or group["foreach"] is not None or group["differentiable"]:
+        return bool(group["fused"])
+    params = group["params"]
+    if not params or not params[0].is_cuda or torch.compiler.is_compiling():
+        return False
+    from longtail.optim.cuda.step import available
+
+    return available(params)
+
+
+def launch_for(row: Row) -> tuple[type[Launch], Hashable] | None:
+    """The launch that can take a parameter and the kind that it is of; None if there is none."""
+    if row.exp_avg.is_cpu:
+        kind = CpuLaunch.kind_of(row)
+        return None if kind is None else (CpuLaunch, kind)
+    return None
+
+
+class Plan:
+    """The launches of all fused groups of an optimizer."""
+
+    def __init__(self, optimizer: Any, numbers: Sequence[int]) -> None:
+        """``numbers`` are those of the groups that are fused."""
+        self._numbers = numbers
+        self.others = [i for i in range(len(optimizer.param_groups)) if i not in numbers]
+        groups = self._groups(optimizer)
+        members: dict[tuple[type[Launch], Hashable], list[Member]] = {}
+        self._rest: list[list[Tensor]] = [[] for _ in groups]
+        self._waiting: list[Tensor] = []  # for their first gradient
+        for number, group in enumerate(groups):
+            complete(optimizer.state, group)
+            for place, param in enumerate(group["params"]):
+                state = optimizer.state.get(param)
+                if not state:
+                    self._waiting.append(param)
+                    continue
+                row = Row.of(param, state, group)
+                launch = launch_for(row)
+                if launch is None:
+                    self._rest[number].append(param)
+                else:
+                    member = Member(row, number, draw_of(group, place))
+                    members.setdefault(launch, []).append(member)
+        self._parts = [
+            _Part([x.row.param for x in alike], launch(kind, alike, groups))
+            for (launch, kind), alike in members.items()
+        ]
+        self._seen = _look(optimizer, groups)
+
+    def holds(self, optimizer: Any) -> bool:
+        """Whether it was made of what the optimizer holds now."""
+        if self._numbers[-1] >= len(optimizer.param_groups):  # somebody has removed groups
+            return False
+        if any(p.grad is not None for p in self._waiting):
+            return False
+        return self._seen == _look(optimizer, self._groups(optimizer))
+
+    def step(self, optimizer: Any) -> None:
+        """One step of the fused groups; nothing but their settings may differ from `holds`."""
+        groups = self._groups(optimizer)
+        decoupled = optimizer._decoupled_weight_decay
+        scale = getattr(optimizer, "grad_scale", None)
+        found_inf = getattr(optimizer, "found_inf", None)
+        # All gradients are looked at before the first weight moves: one may have to be refused.
+        gradients = [part.gradients(optimizer) for part in self._parts]
+        for part, grads in zip(self._parts, gradients, strict=True):
+            # An empty gradient has no address, and its steps count.
+            addresses = [0 if g is None else g.data_ptr() or 1 for g in grads]
+            part.launch.step(addresses, groups, decoupled, scale, found_inf)
+            # Autograd must notice that parameters it may have saved are no longer the same.
+            stepped = part.params
+            if 0 in addresses:
+                stepped = [p for p, at in zip(stepped, addresses, strict=True) if at]
+            increment_version(stepped)
+        if any(self._rest) and (found_inf is None or not bool(found_inf)):
+            self._step_rest(optimizer, groups, scale)
+
+    def end_task(self, optimizer: Any) -> None:
+        """The boundary of the fused groups."""
+        groups = self._groups(optimizer)
+        took = [part.launch.end_task(groups) for part in self._parts]
+        for number, group in enumerate(groups):
+            settings = Settings.of(group, optimizer._decoupled_weight_decay)
+            rest = {p: optimizer.state[p] for p in self._rest[number]}
+            of_rest = fold_group(rest, group, settings)
+            count_task(group, [*[part[number] for part in took], *of_rest])
+
+    def _groups(self, optimizer: Any) -> list[Group]:
+        return [optimizer.param_groups[i] for i in self._numbers]
+
+    def _step_rest(self, optimizer: Any, groups: list[Group], grad_scale: Tensor | None) -> None:
+        for group, params in zip(groups, self._rest, strict=True):
+            tensors = Tensors.none()
+            optimizer._init_group({**group, "params": params}, *tensors)
+            settings = Settings.of(group, optimizer._decoupled_weight_decay)
+            if grad_scale is not None:
+                # In the state's dtype: 65536, where GradScaler starts, is infinite in float16.
+                for i, (p, grad) in enumerate(zip(tensors.params, tensors.grads, strict=True)):
+                    tensors.grads[i] = grad.to(state_dtype(p)) / grad_scale.to(grad.device)
+            loops.step(tensors, settings, foreach=False)
+
+
+class _Part:
+    """Parameters of one kind, and the layout of gradients that a kernel takes as they are."""
+
+    def __init__(self, params: list[Any], launch: Launch) -> None:
+        self.params, self.launch = params, launch
+        self._layout = _layout(params)
+
+    def gradients(self, optimizer: Any) -> list[Tensor | None]:
+        """As the kernel can take them, copied where they have to be."""
+        grads: list[Any] = list(map(_grad, self.params))
+        try:
+            if (
+                set(map(type, grads)) == {Tensor}
+                and _layout(grads) == self._layout
+                and not any(map(Tensor.is_neg, grads))
+            ):
+                return grads
+        except (TypeError, RuntimeError):  # None and sparse ones have no strides
+            pass
+        return [_like(optimizer, g, p) for g, p in zip(grads, self.params, strict=True)]
+
+
+def _like(optimizer: Any, grad: Any, param: Tensor) -> Tensor | None:
+    """The gradient in the parameter's dtype and memory layout."""
+    if grad is None:
+        return None
+    if grad.is_sparse:
+        raise RuntimeError(f"{type(optimizer).__name__} does not support sparse gradients")
+    if (
+        type(grad) is Tensor
+        and grad.dtype is param.dtype
+        and grad.stride() == param.stride()
+        and not grad.is_neg()
+    ):
+        return grad
+    return torch.empty_like(param, requires_grad=False).copy_(grad)
+
+
+def _look(optimizer: Any, groups: Sequence[Group]) -> tuple[Any, ...]:
+    """Everything that the tables of a plan are made of."""
+    params = [p for group in groups for p in group["params"]]
+    states = optimizer.state.values()
+    tensors = [*params, *chain.from_iterable(map(dict.values, states))]
+    try:
+        addresses = list(map(Tensor.data_ptr, tensors))
+        strides = list(map(Tensor.stride, tensors))
+    except (TypeError, RuntimeError):  # something in the state is a number or a DTensor
+        tensors = [x for x in tensors if is_plain(x)]
+        addresses = list(map(Tensor.data_ptr, tensors))
+        strides = list(map(Tensor.stride, tensors))
+    return (
+        addresses,
+        strides,
+        list(map(Tensor.size, params)),
+        list(map(_dtype, params)),
+        list(map(id, params)),
+        list(map(id, optimizer.state)),
+        [(len(group["params"]), *_settings(group)) for group in optimizer.param_groups],
+    )
+
+
+def _layout(tensors: list[Any]) -> tuple[Any, ...]:
+    """How gradients and parameters lie in memory."""
+    strides, sizes = list(map(Tensor.stride, tensors)), list(map(Tensor.size, tensors))
+    return strides, sizes, list(map(_dtype, tensors))
