@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -14,14 +15,34 @@ IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     "foreach": {"foreach": True},
     "fused": {"fused": True},
 }
+CUDA_IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
+    "for-loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "default": {},
+    "capturable for-loop": {"foreach": False, "capturable": True},
+    "capturable foreach": {"foreach": True, "capturable": True},
+    "capturable fused": {"fused": True, "capturable": True},
+}
+WAYS = [pytest.param(("cpu", kwargs), id=name) for name, kwargs in IMPLEMENTATIONS.items()]
+WAYS += [
+    pytest.param(("cuda", kwargs), id=f"cuda {name}", marks=pytest.mark.gpu)
+    for name, kwargs in CUDA_IMPLEMENTATIONS.items()
+]
+"""A device and the arguments of an optimizer: every way in which a step can be taken."""
+
+FUSED_WAYS = [way for way in WAYS if "fused" in way.id]  # pyright: ignore
 PAIRS = [(ContinualAdam, torch.optim.Adam), (ContinualAdamW, torch.optim.AdamW)]
 FIRST_MOMENTS = ("reset", "ema", "task")
 SECOND_MOMENTS = (*FIRST_MOMENTS, "task_seen")
 
+device = "cpu"  # of new parameters, which the fixture `implementation` chooses
+
 
 def parameters(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[Parameter]:
     generator = torch.Generator().manual_seed(len(shapes))
-    return [Parameter(torch.randn(s, generator=generator, dtype=dtype)) for s in shapes]
+    values = [torch.randn(s, generator=generator, dtype=dtype) for s in shapes]
+    return [Parameter(x.to(device)) for x in values]
 
 
 def twins(params: Iterable[Tensor]) -> list[Parameter]:
@@ -33,7 +54,7 @@ def set_gradients(seed: int, *lists: Iterable[Tensor]) -> None:
     for params in lists:
         generator = torch.Generator().manual_seed(seed)
         for p in params:
-            p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype).to(p.device)
 
 
 def train(

@@ -1,4 +1,4 @@
-"""``end_task``: what it does to the state, and how it is found inside wrappers."""
+"""``end_task`` and ``reset`` reach the optimizer inside wrappers, and know those of others."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,140 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import Parameter
-
-import longtail
 from helpers.optimizers import (
-    FIRST_MOMENTS,
-    IMPLEMENTATIONS,
     assert_same,
     parameters,
-    set_gradients,
-    states,
     train,
 )
+from torch import Tensor, nn
+
+import longtail
 from longtail import ContinualAdam, ContinualAdamW, end_task
 from longtail.optim import reset
-
-
-@pytest.fixture(params=IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
-def implementation(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return request.param
-
-
-def test_boundary_folds_by_number_of_steps(implementation: dict[str, Any]) -> None:
-    p = Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer = ContinualAdam([p], **implementation)
-    for gradient, steps in ((1.0, 3), (2.0, 1)):
-        for _ in range(steps):
-            p.grad = torch.full_like(p, gradient)
-            optimizer.step()
-        optimizer.end_task()
-    state = optimizer.state[p]
-    # a constant gradient g has v^ = g^2
-    assert state["past_exp_avg_sq"].item() == pytest.approx((3 * 1 + 1 * 4) / 4, rel=1e-12)
-    assert state["past_steps"].item() == 4
-    assert state["step"].item() == 0
-    assert state["exp_avg"].item() == 0
-    assert state["exp_avg_sq"].item() == 0
-
-
-@pytest.mark.parametrize("first_moment", FIRST_MOMENTS)
-def test_state_is_complete_after_the_first_step_and_changed_in_place(
-    implementation: dict[str, Any], first_moment: str
-) -> None:
-    params = parameters((3, 2), (4,))
-    optimizer = ContinualAdam(params, first_moment=first_moment, **implementation)
-    train(optimizer, params, [0])
-    keys = {"step", "exp_avg", "exp_avg_sq", "past_exp_avg_sq", "past_steps"}
-    keys |= {"past_exp_avg"} if first_moment == "task" else set()
-    for p in params:
-        assert optimizer.state[p].keys() == keys
-        assert all(isinstance(x, torch.Tensor) for x in optimizer.state[p].values())
-        for key in ("past_exp_avg_sq", "past_steps"):  # DCP's dry step must leave no past
-            assert not optimizer.state[p][key].any()
-    before = [(id(x), x.data_ptr()) for x in states(optimizer, params)]
-    optimizer.end_task()
-    train(optimizer, params, [1])
-    optimizer.end_task()
-    assert [(id(x), x.data_ptr()) for x in states(optimizer, params)] == before
-
-
-def test_boundary_without_a_step_changes_nothing(implementation: dict[str, Any]) -> None:
-    params = parameters((3,), (2,))
-    optimizer = ContinualAdam(params, **implementation)
-    optimizer.end_task()
-    assert not optimizer.state
-    train(optimizer, params, range(3), boundary_after=[2])
-    before = [x.clone() for x in states(optimizer, params)]
-    optimizer.end_task()
-    assert_same(states(optimizer, params), before)
-    assert "tasks seen: 1\n" in repr(optimizer)
-
-
-def test_parameter_that_sat_out_a_task_keeps_its_past(implementation: dict[str, Any]) -> None:
-    trunk, head = parameters((3,), (2,))
-    optimizer = ContinualAdam([trunk, head], first_moment="task", **implementation)
-    train(optimizer, [trunk, head], range(3), boundary_after=[2])
-    kept = [x.clone() for x in states(optimizer, [head])]
-    head.grad = None
-    for seed in range(5, 9):
-        set_gradients(seed, [trunk])
-        optimizer.step()
-    optimizer.end_task()
-    assert_same(states(optimizer, [head]), kept)
-    assert optimizer.state[trunk]["past_steps"].item() == 7
-    assert optimizer.state[head]["past_steps"].item() == 3
-
-
-def test_large_past_gradients_make_later_steps_small() -> None:
-    p = Parameter(torch.zeros(2))
-    optimizer = ContinualAdam([p], lr=0.1, beta3=0.0)
-    for _ in range(100):
-        p.grad = torch.tensor([10.0, 0.01])
-        optimizer.step()
-    optimizer.end_task()
-    before = p.detach().clone()
-    p.grad = torch.tensor([0.1, 0.1])
-    optimizer.step()
-    moved = (p.detach() - before).abs()
-    assert moved[0] < 0.02 * moved[1]
-
-
-def test_policies_differ_between_groups() -> None:
-    a, b = parameters((2,), (2,))
-    optimizer = ContinualAdam([{"params": [a]}, {"params": [b], "second_moment": "ema"}])
-    train(optimizer, [a, b], range(3), boundary_after=[2])
-    assert not optimizer.state[a]["exp_avg_sq"].any()
-    assert optimizer.state[b]["exp_avg_sq"].all()
-    assert optimizer.state[b]["past_steps"].item() == 3
-
-
-def test_step_counts_survive_a_change_of_first_moment_policy(
-    implementation: dict[str, Any],
-) -> None:
-    params = parameters((2,))
-    optimizer = ContinualAdam(params, **implementation)
-    train(optimizer, params, range(3), boundary_after=[2])
-    optimizer.param_groups[0]["first_moment"] = "task"
-    train(optimizer, params, range(3), boundary_after=[2])
-    assert optimizer.state[params[0]]["past_exp_avg"].any()
-
-
-@pytest.mark.parametrize("name", ["first_moment", "second_moment"])
-def test_a_change_to_an_unknown_policy_is_refused_and_the_past_is_kept(
-    implementation: dict[str, Any], name: str
-) -> None:
-    params = parameters((2,))
-    optimizer = ContinualAdam(params, **implementation)
-    train(optimizer, params, range(4), boundary_after=[1])
-    optimizer.param_groups[0][name] = "tasks"
-    before = [x.clone() for x in states(optimizer, params)]
-    for act in (optimizer.step, optimizer.end_task):
-        with pytest.raises(ValueError, match=f"Invalid {name} value: 'tasks', must be one of"):
-            act()
-    assert_same(states(optimizer, params), before)
 
 
 class Wrapper:

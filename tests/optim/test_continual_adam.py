@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import Parameter
-
+from helpers import optimizers
 from helpers.optimizers import (
     FIRST_MOMENTS,
     IMPLEMENTATIONS,
+    PAIRS,
     SECOND_MOMENTS,
     assert_same,
     parameters,
@@ -20,14 +19,12 @@ from helpers.optimizers import (
     train,
     twins,
 )
+from torch import Tensor
+from torch.nn import Parameter
+
 from longtail import ContinualAdam, ContinualAdamW
 
-SUPPORTED = "longtail.optim.loops._get_capturable_supported_devices"
-
-
-@pytest.fixture(params=IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS.keys())
-def implementation(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return request.param
+pytestmark = pytest.mark.filterwarnings("ignore:.*capturable")
 
 
 @pytest.mark.parametrize(
@@ -61,6 +58,44 @@ def test_bad_settings_are_named(settings: dict[str, Any], error: Any, message: s
         ContinualAdam(parameters((2,)), **settings)
     with pytest.raises(error, match=message):
         ContinualAdamW([{"params": parameters((2,)), **settings}])
+
+
+def as_torch(arguments: dict[str, Any], dtype: torch.dtype = torch.float64) -> dict[str, float]:
+    """How near a way comes to torch's own: the for-loop and foreach on a CPU to the bit."""
+    if optimizers.device == "cpu" and not arguments.get("fused"):
+        return {}
+    rough = dtype is torch.float32 or arguments.get("capturable")
+    return {"rtol": 1e-5, "atol": 1e-6} if rough else {"rtol": 1e-11, "atol": 1e-12}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_without_boundary_and_beta3_it_is_adam(
+    implementation: dict[str, Any], ours: Any, theirs: Any, weight_decay: float
+) -> None:
+    for dtype in (torch.float32, torch.float64):
+        a = parameters((3, 4), (5,), (), dtype=dtype)
+        b = twins(a)
+        settings = {"lr": 0.05, "weight_decay": weight_decay, **implementation}
+        train(ours(a, beta3=0.0, **settings), a, range(20))
+        train(theirs(b, **settings), b, range(20))
+        assert_same(a, b, **as_torch(implementation, dtype))
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS)
+def test_reset_policy_equals_a_fresh_optimizer_for_each_task(
+    implementation: dict[str, Any], ours: Any, theirs: Any
+) -> None:
+    a = parameters((3, 4), (5,))
+    b = twins(a)
+    moments = {"first_moment": "reset", "second_moment": "reset"}
+    optimizer = ours(a, beta3=0.0, **moments, **implementation)
+    for task in range(3):
+        seeds = range(10 * task, 10 * task + 4 + task)
+        train(optimizer, a, seeds)
+        optimizer.end_task()
+        train(theirs(b, **implementation), b, seeds)
+        assert_same(a, b, **as_torch(implementation))
 
 
 def test_positional_arguments_are_those_of_torch() -> None:
@@ -112,7 +147,7 @@ def test_sparse_gradients_are_refused(implementation: dict[str, Any]) -> None:
     params = parameters((3, 2))
     optimizer = ContinualAdam(params, **implementation)
     train(optimizer, params, range(2))
-    params[0].grad = torch.randn(3, 2, dtype=torch.float64).to_sparse()
+    params[0].grad = torch.zeros_like(params[0]).to_sparse()
     with pytest.raises(RuntimeError, match="ContinualAdam does not support sparse gradients"):
         optimizer.step()
 
@@ -176,7 +211,8 @@ def test_complex_parameters_are_pairs_of_real_ones(
         if seed == 3:
             first.end_task()
             second.end_task()
-    assert_same([torch.view_as_real(a[0])], b, rtol=1e-12, atol=1e-12)
+    near = 1e-5 if implementation.get("capturable") else 1e-11
+    assert_same([torch.view_as_real(a[0])], b, rtol=near, atol=near)
 
 
 @pytest.mark.parametrize("implementation", ["for-loop", "fused"])
@@ -284,12 +320,12 @@ def test_grad_scaler_unscales_and_skips(implementation: dict[str, Any], dtype: t
     a = parameters((4,), dtype=dtype)
     b = twins(a)
     scaled, plain = ContinualAdam(a, **implementation), ContinualAdam(b, **implementation)
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1000)
+    scaler = torch.amp.GradScaler(optimizers.device, init_scale=8.0, growth_interval=1000)
     for seed in range(4):
         set_gradients(seed, a, b)
         plain.step()
         a[0].grad = a[0].grad * 8  # type: ignore[operator]
-        scaler.scale(torch.zeros(()))  # makes the scaler's scale
+        scaler.scale(torch.zeros((), device=optimizers.device))  # makes the scaler's scale
         scaler.step(scaled)
         scaler.update()
         if seed == 1:
@@ -342,34 +378,6 @@ def test_capturable_needs_an_accelerator() -> None:
         optimizer = ContinualAdam(params, capturable=True, foreach=foreach)
         with pytest.raises(AssertionError, match="capturable=True"):
             train(optimizer, params, range(1))
-
-
-def test_capturable_arithmetic_matches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The branch that keeps counts in tensors, which CUDA graphs and compiled steps use."""
-    monkeypatch.setattr(SUPPORTED, lambda: ["cpu"])
-    for first_moment in FIRST_MOMENTS:
-        for second_moment in SECOND_MOMENTS:
-            kinds = {"first_moment": first_moment, "second_moment": second_moment}
-            expected = parameters((3, 2), (4,), dtype=torch.float32)
-            train(ContinualAdamW(expected, **kinds), expected, range(9), boundary_after=(3, 6))
-            for foreach in (False, True):
-                params = parameters((3, 2), (4,), dtype=torch.float32)
-                optimizer = ContinualAdamW(params, capturable=True, foreach=foreach, **kinds)
-                train(optimizer, params, range(9), boundary_after=(3, 6))
-                assert_same(params, expected, rtol=2e-5, atol=1e-6)
-            before = [p.detach().clone() for p in params]
-            optimizer.param_groups[0]["lr"] = 0.0  # as DCP does to make its template
-            train(optimizer, params, range(1))
-            assert_same(params, before)
-
-
-def test_the_default_on_the_cpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise AssertionError("a compiler was asked for")
-
-    monkeypatch.setattr("longtail.optim.cpu.step.library", refuse)
-    params = parameters((2,))
-    train(ContinualAdam(params), params, range(3), boundary_after=[1])
 
 
 def test_foreach_goes_through_the_multi_tensor_function(monkeypatch: pytest.MonkeyPatch) -> None:

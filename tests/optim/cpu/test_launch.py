@@ -1,4 +1,4 @@
-"""All variants of the compiled step give the same bits, and a run says which one it used."""
+"""The compiled step: all variants give the same bits, and a run says which one it used."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.optimizers import assert_same, parameters, states, train
 
 from longtail.optim import ContinualAdamW
 from longtail.optim.codes import value_of
@@ -53,6 +54,21 @@ def trained(past: str) -> bytes:
         optimizer.end_task()
     states = [t for p in params for t in (p.detach(), *optimizer.state[p].values())]
     return b"".join(t.reshape(-1).view(torch.uint8).numpy().tobytes() for t in states)
+
+
+def test_threads_share_the_work_and_agree() -> None:
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            params = parameters((300, 301), (7,), (50_001,), dtype=torch.float32)
+            optimizer = ContinualAdamW(params, fused=True)
+            train(optimizer, params, range(3), boundary_after=[1])
+            results.append([*params, *states(optimizer, params)])
+    finally:
+        torch.set_num_threads(threads)
+    assert_same(*results)
 
 
 variants = pytest.mark.parametrize("extra", SETS, ids=lambda extra: " ".join(extra) or "plain")
