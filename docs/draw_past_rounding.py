@@ -1,12 +1,12 @@
-"""Draws docs/figures/past_rounding.svg: the past in one and two bytes over 20,399 boundaries.
+"""Draws docs/figures/past_rounding.svg: the past in one byte over 20,399 boundaries.
 
     python docs/draw_past_rounding.py
 
 A weight whose squared gradients are 1 in the first 1,000 tasks and 4 later, one step a task.
-Its past v_c is the average over all tasks so far. Three ways to keep it are drawn, for uint8 and
-for bfloat16: in float64, rounded at random as the optimizer does (the mean of 256 weights, and one
-of them), and rounded to the nearest, which stands still. Then it prints how far a weight's past is
-off where squared gradients are steady, and where they differ from task to task.
+Its past v_c is the average over all tasks so far. Three ways to keep it are drawn: in float64,
+rounded at random as the optimizer does (the mean of 256 weights, and one of them), and rounded to
+the nearest, which stands still. Then it prints how far a weight's past is off where squared
+gradients are steady, and where they differ from task to task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from longtail.optim import past
 
 FILE = Path(__file__).parent / "figures" / "past_rounding.svg"
 TASKS, CHANGE, WEIGHTS = 20399, 1000, 256
-WIDTH, HEIGHT, LEFT, TOP, GAP = 380, 240, 44, 34, 40
+WIDTH, HEIGHT, LEFT, TOP = 620, 240, 44, 34
 LOW, HIGH = 0.8, 4.4
 COLOURS = {"exact": "#111111", "mean": "#1f77b4", "one": "#a6cbe8", "nearest": "#d62728"}
 NAMES = {
@@ -40,11 +40,11 @@ def points() -> list[int]:
     return sorted({round(math.exp(math.log(TASKS) * i / steps)) for i in range(steps + 1)})
 
 
-def curves(dtype: torch.dtype) -> dict[str, list[float]]:
+def curves() -> dict[str, list[float]]:
     """v_c after each of the `points`, by each of the ways to keep it."""
     found: dict[str, list[float]] = {name: [] for name in NAMES}
-    kept = torch.zeros(WEIGHTS, dtype=dtype)
-    nearest = torch.zeros(1, dtype=dtype)
+    kept = torch.zeros(WEIGHTS, dtype=torch.uint8)
+    nearest = torch.zeros(1, dtype=torch.uint8)
     exact, shown = 0.0, set(points())
     for c in range(TASKS):
         now = 1.0 if c < CHANGE else 4.0
@@ -52,7 +52,8 @@ def curves(dtype: torch.dtype) -> dict[str, list[float]]:
         exact = a * exact + b * now
         gradient = torch.full((WEIGHTS,), now)
         past.fold_coded([kept], [gradient], [a], [b], [torch.tensor(float(c))], [past.Draw(1, 0)])
-        nearest = past.converted(a * past.read_past(nearest, torch.float32) + b * now, dtype)
+        value = a * past.read_past(nearest, torch.float32) + b * now
+        nearest = past.converted(value, torch.uint8)
         if c + 1 in shown:
             values = past.read_past(kept, torch.float64)
             for name, value in (
@@ -65,35 +66,35 @@ def curves(dtype: torch.dtype) -> dict[str, list[float]]:
     return found
 
 
-def panel(title: str, dtype: torch.dtype, left: float) -> list[str]:
+def panel() -> list[str]:
     def x(task: int) -> float:
-        return left + WIDTH * math.log(task) / math.log(TASKS)
+        return LEFT + WIDTH * math.log(task) / math.log(TASKS)
 
     def y(value: float) -> float:
         return TOP + HEIGHT * (HIGH - value) / (HIGH - LOW)
 
     lines = [
-        f'<text x="{left}" y="{TOP - 12}" font-weight="bold">past_dtype="{title}"</text>',
-        f'<rect x="{left}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#888"/>',
+        f'<text x="{LEFT}" y="{TOP - 12}" font-weight="bold">past_dtype="uint8"</text>',
+        f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#888"/>',
     ]
     for value in (1, 2, 3, 4):
         lines.append(
-            f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value}</text>'
+            f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value}</text>'
         )
     for task in (1, 10, 100, 1000, 10000):
         at = f'x="{x(task):.1f}" y="{TOP + HEIGHT + 16}" text-anchor="middle"'
         lines.append(f"<text {at}>{task:,}</text>")
-    for name, values in curves(dtype).items():
+    for name, values in curves().items():
         path = " ".join(f"{x(t):.1f},{y(v):.1f}" for t, v in zip(points(), values, strict=True))
         look = 'stroke-dasharray="5 4"' if name == "exact" else 'stroke-width="1.6"'
         lines.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[name]}" {look}/>')
     return lines
 
 
-def noise(dtype: torch.dtype, steady: bool) -> tuple[float, float]:
+def noise(steady: bool) -> tuple[float, float]:
     """Of v_c over the exact average: its standard deviation over weights, the mean of 1 / root."""
     generator = torch.Generator().manual_seed(0)
-    kept, exact = torch.zeros(4096, dtype=dtype), torch.zeros(4096, dtype=torch.float64)
+    kept, exact = torch.zeros(4096, dtype=torch.uint8), torch.zeros(4096, dtype=torch.float64)
     for c in range(2000):
         now = torch.full((4096,), 1.05)
         if not steady:
@@ -107,17 +108,15 @@ def noise(dtype: torch.dtype, steady: bool) -> tuple[float, float]:
 
 def main(arguments: Sequence[str]) -> None:
     argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args(arguments)
-    for name in ("uint8", "bfloat16"):
-        for steady in (True, False):
-            deviation, step = noise(past.PAST_DTYPES[name], steady)
-            kind = "steady" if steady else "exponential"
-            print(f"{name}, {kind}: v_c is off by {deviation:.1%}, a step is {step:.4f} as large")
-    second = LEFT + WIDTH + GAP
-    lines = [*panel("uint8", torch.uint8, LEFT), *panel("bfloat16", torch.bfloat16, second)]
-    width, bottom = second + WIDTH + 12, TOP + HEIGHT + 34
+    for steady in (True, False):
+        deviation, step = noise(steady)
+        kind = "steady" if steady else "exponential"
+        print(f"{kind}: v_c is off by {deviation:.1%}, a step is {step:.4f} as large")
+    lines = panel()
+    width, bottom = LEFT + WIDTH + 12, TOP + HEIGHT + 34
     lines.append(f'<text x="{width / 2}" y="{bottom}" text-anchor="middle">tasks</text>')
     for i, (name, text) in enumerate(NAMES.items()):
-        at = LEFT + (0, 110, 340, 640)[i]
+        at = LEFT + (0, 75, 260, 475)[i]
         lines.append(
             f'<line x1="{at}" x2="{at + 22}" y1="{bottom + 18}" y2="{bottom + 18}" '
             f'stroke="{COLOURS[name]}" stroke-width="2"/>'

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from longtail import ContinualAdamW
 
-PAST_BYTES = {"float32": 4, "bfloat16": 2, "uint8": 1}
+PAST_BYTES = {"float32": 4, "uint8": 1}
 Shapes = list[tuple[int, ...]]
 
 
@@ -75,7 +75,6 @@ CUDA_CASES: dict[str, Shapes] = {
 CPU_CASES: dict[str, Shapes] = {MINI_LM: bert(6, 384, 30522), SMALL: MLP}
 BARS = {
     "float32": Bars("float32", {}, {}, {MINI_LM: 1.2}, 0.85),
-    "bfloat16": Bars("bfloat16", {}, {}, {MINI_LM: 1.2}, 0.85),
     "uint8": Bars(
         "uint8",
         step={LARGE: 0.85, BERT: 0.80},

@@ -50,7 +50,7 @@ METRICS = {"RP": "retained", "LP": "learned", "FGT": "forgetting", "BWT": "backw
 FirstMoment = Literal["reset", "ema", "task"]
 SecondMoment = Literal["reset", "ema", "task", "task_seen"]
 # How the second moments of earlier tasks are kept.
-PastDtype = Literal["float32", "bfloat16", "uint8"]
+PastDtype = Literal["float32", "uint8"]
 
 WARM_UP = 0.9  # beta3 of the policies that have one
 

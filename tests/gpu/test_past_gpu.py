@@ -15,7 +15,7 @@ from longtail.optim.past import read_past
 pytestmark = pytest.mark.gpu
 
 SHAPES = ((33, 17), (3000,), (), (5, 1, 3), (4, 1024))
-CODED = ("bfloat16", "uint8")
+CODED = ("uint8",)
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     "for-loop": {"foreach": False},
     "foreach": {"foreach": True},
@@ -129,7 +129,7 @@ def test_copies_in_a_stack_have_the_bytes_they_would_have_alone(past_dtype: str)
 
 
 def test_groups_in_one_launch_have_the_bytes_of_groups_alone() -> None:
-    kinds = ("float32", "uint8", "bfloat16", "uint8")
+    kinds = ("float32", "uint8", "float32", "uint8")
     ours = [make("cuda") for _ in kinds]
     theirs = [make("cuda") for _ in kinds]
     groups = [{"params": ps, "past_dtype": kind} for ps, kind in zip(ours, kinds, strict=True)]

@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "continual_adam.md"
 @pytest.mark.parametrize(
     "name",
     [
-        *("optim.continual_adam", "optim.continual_adamw", "optim.boundary"),
+        *("optim.continual_adam", "optim.boundary"),
         *("memory.file", "memory.prime", "support.param_names"),
     ],
 )

@@ -52,7 +52,6 @@ from longtail.memory.document import (
 from longtail.memory.stamp import Stamp, fingerprint
 from longtail.optim import codes
 from longtail.optim.continual_adam import ContinualAdam
-from longtail.optim.past import CODED, past_dtype_of
 from longtail.optim.state import Settings, fold, gather, is_averaged, state_dtype
 from longtail.optim.wrappers import required
 from longtail.support.growth import check_growth, resized
@@ -276,8 +275,7 @@ def _kept_dtype(kind: str, parameter: Tensor, group: dict[str, Any]) -> torch.dt
     """That of v_c where it is kept in fewer bytes than the other moments."""
     if kind != SECOND or not is_averaged(group["second_moment"]):
         return None
-    dtype = past_dtype_of(group["past_dtype"], state_dtype(parameter))
-    return dtype if dtype in CODED else None
+    return torch.uint8 if group["past_dtype"] == "uint8" else None
 
 
 def _ended(parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:

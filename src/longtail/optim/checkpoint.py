@@ -5,10 +5,11 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from longtail.optim.past import CODED, check_past, converted, is_coded, past_dtype_of
+from longtail.optim.past import check_past, converted, is_coded, past_dtype_of
 from longtail.optim.state import check_moments, state_dtype, task_count
 from longtail.support.param_names import normalise
 
@@ -130,7 +131,7 @@ def _restore(param: Tensor, state: dict[str, Any], saved: dict[str, Any], past_d
     for key, value in saved.items():
         if key == "past_steps" and isinstance(state.get("step"), Tensor):
             state[key] = value.to(device=state["step"].device, dtype=state["step"].dtype)
-        elif key == "past_exp_avg_sq" and (is_coded(value) or own in CODED):
+        elif key == "past_exp_avg_sq" and (is_coded(value) or own is torch.uint8):
             state[key] = converted(value.to(param.device, copy=True), own)
         elif half and key != "step" and isinstance(value, Tensor) and value.is_floating_point():
             state[key] = value.to(device=param.device, dtype=state_dtype(param))

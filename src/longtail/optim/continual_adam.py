@@ -76,10 +76,9 @@ class ContinualAdam(Optimizer):
             ``"task"`` multiplies by :math:`\sqrt{(t + c) / t}`. The paper's method is
             ``first_moment="reset"``, ``second_moment="task"``. Both may differ between parameter
             groups.
-        past_dtype: how :math:`v_c` is kept: ``"float32"``, ``"bfloat16"`` or ``"uint8"``, one byte
-            for its logarithm (``codes.py``), within 12% of it. The last two are rounded at random
-            at a boundary, so that the average over many tasks goes on; see ``past.py``. Groups may
-            differ.
+        past_dtype: how :math:`v_c` is kept: ``"float32"``, or ``"uint8"``, one byte for its
+            logarithm (``codes.py``), within 12% of it and rounded at random at a boundary, so that
+            the average over many tasks goes on; see ``past.py``. Groups may differ.
         foreach: use the multi-tensor implementation; by default where torch would, on CUDA.
         maximize: maximize the objective.
         capturable: keep the step counts on the device, for CUDA graphs.

@@ -1,16 +1,11 @@
-r"""v_c in fewer bytes: how ``past_dtype`` keeps it, how a step reads it, how a boundary rounds it.
+r"""v_c in one byte: how ``past_dtype`` keeps it, how a step reads it, how a boundary rounds it.
 
-==============  =====  ====================================================================
-``past_dtype``  bytes  v_c is kept
-==============  =====  ====================================================================
-``"float32"``   4      like the other moments (in float64 for float64 parameters)
-``"bfloat16"``  2      in bfloat16
-``"uint8"``     1      as the code of its logarithm in ``codes.py``
-==============  =====  ====================================================================
+With ``past_dtype="float32"`` it is kept like the other moments (in float64 for float64 parameters);
+with ``"uint8"`` as the code of its logarithm, which ``codes.py`` describes.
 
 Within a task v_c is only read. At a boundary it moves by about t / (c + t) of itself, which after a
-few hundred tasks is less than half of what either type can tell apart: rounded to the nearest, the
-average would stand still for good. So it is rounded up or down at random, with
+few dozen tasks is less than half of what a byte can tell apart: rounded to the nearest, the average
+would stand still for good. So it is rounded up or down at random, with
 
 .. math:: E[\text{rounded } v] = v
 
@@ -29,12 +24,7 @@ from torch import Tensor
 
 from longtail.optim import codes
 
-PAST_DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "uint8": torch.uint8,
-}
-CODED = (torch.bfloat16, torch.uint8)
+PAST_DTYPES = ("float32", "uint8")
 _CHUNK = 1 << 18  # elements at once: what is computed on the way has 8 bytes for each
 _WORD = 0xFFFFFFFF
 
@@ -56,8 +46,8 @@ def check_past(group: Mapping[str, Any]) -> None:
     """Raise for settings of a group that are none of ours."""
     chosen = group["past_dtype"]
     if not isinstance(chosen, str) or chosen not in PAST_DTYPES:
-        known = ", ".join(map(repr, PAST_DTYPES))
-        raise ValueError(f"Invalid past_dtype value: {chosen!r}, must be one of {known}")
+        choices = ", ".join(map(repr, PAST_DTYPES))
+        raise ValueError(f"Invalid past_dtype value: {chosen!r}, must be one of {choices}")
     for name, least in (("past_seed", 0), ("past_copies", 1)):
         value = group[name]
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -68,18 +58,17 @@ def check_past(group: Mapping[str, Any]) -> None:
 
 def past_dtype_of(past_dtype: str, state_dtype: torch.dtype) -> torch.dtype:
     """The dtype of v_c where the other moments have ``state_dtype``."""
-    chosen = PAST_DTYPES[past_dtype]
-    return chosen if chosen in CODED else state_dtype
+    return torch.uint8 if past_dtype == "uint8" else state_dtype
 
 
 def is_coded(past: Tensor) -> bool:
-    """Whether this v_c is kept in fewer bytes than the other moments."""
-    return past.dtype in CODED
+    """Whether this v_c is kept in one byte."""
+    return past.dtype == torch.uint8
 
 
 def read_past(past: Tensor, dtype: torch.dtype) -> Tensor:
     """v_c in the dtype of the other moments; the tensor itself if it has it."""
-    if past.dtype != torch.uint8:
+    if not is_coded(past):
         return past.to(dtype)
     if not hasattr(past, "to_local"):
         return codes.value_of(past).to(dtype)
@@ -88,8 +77,10 @@ def read_past(past: Tensor, dtype: torch.dtype) -> Tensor:
 
 def converted(past: Tensor, dtype: torch.dtype) -> Tensor:
     """v_c in another dtype, rounded to the nearest; NaN and infinity have the largest code."""
-    if dtype != torch.uint8 or past.dtype == dtype:
-        return past if past.dtype == dtype else read_past(past, dtype)
+    if past.dtype == dtype:
+        return past
+    if dtype != torch.uint8:
+        return read_past(past, dtype)
     local = _local(past)
     code = codes.encode(local.float().nan_to_num(nan=torch.inf).clamp_(max=2.0**30))
     code = torch.empty_like(local, dtype=torch.uint8).copy_(code)
@@ -120,17 +111,14 @@ def fold_coded(
     for old, new, a, b, c, draw in zip(
         past, now, past_weight, now_weight, past_steps, draws, strict=True
     ):
-        c = _mixed(draw.key ^ c.long())
+        word = _mixed(draw.key ^ c.long())
         source, target = _in_order(_local(new), _local(old))
         for start in range(0, len(target), _CHUNK):
             part = target[start : start + _CHUNK]
             x = source[start : start + _CHUNK].float().double()
-            mixed = (a * read_past(part, torch.float64) + b * x).float()
-            bits = _bits(start, len(part), draw.period, c, part.device)
-            if part.dtype == torch.uint8:
-                part.copy_(codes.round_at_random(mixed, bits))
-            else:
-                part.copy_(_bfloat16_at_random(mixed, bits))
+            value = (a * read_past(part, torch.float64) + b * x).float()
+            bits = _bits(start, len(part), draw.period, word, part.device)
+            part.copy_(codes.round_at_random(value, bits))
 
 
 def _bits(start: int, count: int, period: int, word: Tensor, device: torch.device) -> Tensor:
@@ -151,12 +139,6 @@ def _mixed(x: Any) -> Any:
     x = x ^ (x >> 15)
     x = (x * 0x846CA68B) & _WORD
     return x ^ (x >> 16)
-
-
-def _bfloat16_at_random(values: Tensor, bits: Tensor) -> Tensor:
-    """float32 cut to its upper 16 bits, once random lower ones have been added."""
-    moved = (values.view(torch.int32) + (bits >> 16).int()) & -0x10000
-    return torch.where(values.isfinite(), moved.view(torch.float32), values).bfloat16()
 
 
 def _in_order(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import math
 import weakref
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from longtail.optim.cuda.plan import (
     step_policy,
     write_back,
 )
-from longtail.optim.cuda.step import CudaKernel, CudaTogether
+from longtail.optim.cuda.step import CudaKernel
 from longtail.optim.state import Row
 
 
@@ -167,27 +167,6 @@ def test_an_unknown_triton_is_launched_the_public_way(what: Any) -> None:
     for _ in range(3):
         launch(kernel, "v", [torch.zeros(1)], [1.0], [])
     assert kernel.public == 3
-
-
-@pytest.mark.parametrize("empty", [False, True])
-def test_groups_that_have_left_the_gpu_or_their_parameters_are_stepped_one_by_one(
-    empty: bool,
-) -> None:
-    groups = [{"params": [torch.nn.Parameter(torch.ones(3))]} for _ in range(2)]
-    optimizer = ContinualAdam(groups, lr=0.1, beta3=0.0)
-    kernels = optimizer._own_kernels()
-    for i in range(2):  # what a step on a GPU leaves behind
-        kernels.of(i).sole = CudaKernel()
-    together = kernels._for_all(optimizer)
-    assert isinstance(together, CudaTogether)
-    together._warm = {0: cast(Any, None)}
-    last = optimizer.param_groups[1]["params"][0]
-    last.grad = torch.ones(3)
-    if empty:
-        optimizer.param_groups[0]["params"] = []
-    optimizer.end_task()
-    optimizer.step()
-    torch.testing.assert_close(last.detach(), torch.full((3,), 0.9))
 
 
 def test_a_resized_parameter_is_noticed_before_a_kernel_is_planned_for_it() -> None:

@@ -17,7 +17,7 @@ Group = dict[str, Any]
 _DECOUPLED, _MAXIMIZE = 1, 2
 _FIRST = {"reset": 0, "ema": 32, "task": 4}
 _SECOND = {"reset": 0, "ema": 8, "task": 16, "task_seen": 16 | 64}
-_PAST = {"float32": 0, "bfloat16": 128, "uint8": 256}
+_PAST = {"float32": 0, "uint8": 128}
 _KINDS = {torch.float32: "float", torch.float64: "double"}
 
 

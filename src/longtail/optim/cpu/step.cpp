@@ -5,7 +5,7 @@
 //
 // and with SECOND_SEEN, where v_c = 0, k v in place of v + r2 v_c.
 //
-// v_c may be kept in fewer bytes than the rest: as bfloat16, or as the code of its logarithm.
+// v_c may be kept in one byte, as the code of its logarithm.
 //
 // The table has eleven columns of n entries: addresses of p, m, v, v_c, m_c, step, past_steps, then
 // the number of elements, two numbers that random bits are made of at a boundary, and the addresses
@@ -27,8 +27,7 @@ enum Flag {
   SECOND_TASK = 16,
   FIRST_EMA = 32,
   SECOND_SEEN = 64,  // with SECOND_TASK
-  PAST_HALF = 128,   // v_c is bfloat16
-  PAST_BYTE = 256    // v_c is a code of its logarithm
+  PAST_BYTE = 128    // v_c is a code of its logarithm
 };
 enum Past { NONE, ALL, SEEN };  // of which coordinates the second moment has a past
 enum Scalar { LR, BETA1, BETA2, BETA3, EPS, DECAY, SCALARS };
@@ -72,15 +71,10 @@ inline float value_of(int32_t code) {
   return as_float(code == 0 ? 0 : static_cast<uint32_t>(exponent << 23 | rest));
 }
 
-// v_c as it is kept: in T, as bfloat16 (uint16_t) or as a code (uint8_t).
-template <class T> inline T number(T x) { return x; }
-template <class T> inline T number(uint16_t x) { return as_float(static_cast<uint32_t>(x) << 16); }
-template <class T> inline T number(uint8_t x) { return value_of(x); }
-
-// v_c in the type of the arithmetic: where it is, or made anew in `into`.
+// v_c in the type of the arithmetic: where it is, or made of its codes.
 template <class T> inline const T* values(const T* kept, int64_t, T*) { return kept; }
-template <class T, class X> inline const T* values(const X* kept, int64_t count, T* into) {
-  for (int64_t j = 0; j < count; ++j) into[j] = number<T>(kept[j]);
+template <class T> inline const T* values(const uint8_t* codes, int64_t count, T* into) {
+  for (int64_t j = 0; j < count; ++j) into[j] = value_of(codes[j]);
   return into;
 }
 
@@ -151,7 +145,6 @@ template <class T, bool L2, bool FIRST, class X> Update<T> choose(Past second) {
 
 template <class T, bool L2, bool FIRST> Update<T> choose(Past second, int flags) {
   if (flags & PAST_BYTE) return choose<T, L2, FIRST, uint8_t>(second);
-  if (flags & PAST_HALF) return choose<T, L2, FIRST, uint16_t>(second);
   return choose<T, L2, FIRST, T>(second);
 }
 
@@ -258,7 +251,7 @@ inline uint32_t mixed(uint32_t x) {
 }
 
 // One of the two codes next to a value, by 32 random bits; see codes.py.
-inline uint32_t round_at_random(float value, uint32_t random, uint8_t) {
+inline uint32_t round_at_random(float value, uint32_t random) {
   const uint32_t bits = as_bits(value);
   const int32_t rest = bits & 0x7FFFFF, exponent = bits & 0x7F800000;
   const int32_t first = rest >= DIGIT_1, second = rest >= DIGIT_2;
@@ -273,54 +266,33 @@ inline uint32_t round_at_random(float value, uint32_t random, uint8_t) {
   return bits == 0 ? 0 : static_cast<uint32_t>(code);
 }
 
-// The same for bfloat16: cut to 16 bits, once random lower ones have been added.
-inline uint32_t round_at_random(float value, uint32_t random, uint16_t) {
-  const uint32_t bits = as_bits(value);
-  const bool finite = (bits & 0x7F800000) != 0x7F800000;
-  return (finite ? bits + (random >> 16) : value == value ? bits : 0x7FC00000) >> 16;
-}
-
-// As `fold`, in double, for a past in fewer bytes. Random bits depend on `word` and the element,
-// which is counted anew after each `period` of them.
-template <class T, class X>
-void fold_coded(X* __restrict past, T* __restrict now, int64_t begin, int64_t end, double t,
+// As `fold`, in double, for codes. Random bits depend on `key`, c and the element, which is counted
+// anew after each `period` of them.
+template <class T>
+void fold_codes(uint8_t* __restrict past, T* __restrict now, int64_t begin, int64_t end, double t,
                 double c, double beta, uint32_t key, int64_t period) {
   const double a = c / (t + c), b = t / ((t + c) * (1 - std::pow(beta, t)));
   const uint32_t word = mixed(key ^ static_cast<uint32_t>(static_cast<int64_t>(c)));
-  constexpr int BLOCK = 512;
-  float values[BLOCK];
+  constexpr int64_t BLOCK = 512;
+  float value[BLOCK];
   uint32_t rounded[BLOCK];
   while (begin < end) {
     const int64_t place = period ? begin % period : begin;
     const int64_t stop = period ? std::min(end, begin + period - place) : end;
     const uint32_t first = static_cast<uint32_t>(place) + word;
-    const int count = static_cast<int>(std::min<int64_t>(stop - begin, BLOCK));
+    const int64_t count = std::min(stop - begin, BLOCK);
     // In passes of one width each, which compilers turn into vectors.
-    for (int j = 0; j < count; ++j) values[j] = number<float>(past[begin + j]);
-    for (int j = 0; j < count; ++j) {
-      const double x = static_cast<float>(now[begin + j]), old = values[j];
-      values[j] = static_cast<float>(a * old + b * x);
+    values(past + begin, count, value);
+    for (int64_t j = 0; j < count; ++j) {
+      const double x = static_cast<float>(now[begin + j]), old = value[j];
+      value[j] = static_cast<float>(a * old + b * x);
       now[begin + j] = 0;
     }
-    for (int j = 0; j < count; ++j)
-      rounded[j] = round_at_random(values[j], mixed(first + static_cast<uint32_t>(j)), X());
-    for (int j = 0; j < count; ++j) past[begin + j] = static_cast<X>(rounded[j]);
+    for (int64_t j = 0; j < count; ++j)
+      rounded[j] = round_at_random(value[j], mixed(first + static_cast<uint32_t>(j)));
+    for (int64_t j = 0; j < count; ++j) past[begin + j] = static_cast<uint8_t>(rounded[j]);
     begin += count;
   }
-}
-
-template <class T>
-void fold_second(const Table& table, int64_t i, int64_t begin, int64_t end, double t, double c,
-                 double beta, int flags) {
-  T* v = table.at<T>(V, i);
-  const auto key = static_cast<uint32_t>(table.number(KEY, i));
-  const int64_t period = table.number(PERIOD, i);
-  if (flags & PAST_BYTE)
-    fold_coded(table.at<uint8_t>(PAST_V, i), v, begin, end, t, c, beta, key, period);
-  else if (flags & PAST_HALF)
-    fold_coded(table.at<uint16_t>(PAST_V, i), v, begin, end, t, c, beta, key, period);
-  else
-    fold(table.at<T>(PAST_V, i), v, begin, end, t, c, beta);
 }
 
 // stepped[k]: how many parameters of group k had taken a step.
@@ -337,8 +309,12 @@ void end_task(const Table& table, int groups, const int64_t* ends, const double*
       fold(table.at<T>(PAST_M, i), m, begin, end, t, c, x[SCALARS * k + BETA1]);
     else if (!(flags[k] & FIRST_EMA))
       std::fill(m + begin, m + end, T(0));
-    if (flags[k] & SECOND_TASK)
-      fold_second<T>(table, i, begin, end, t, c, x[SCALARS * k + BETA2], flags[k]);
+    const double beta2 = x[SCALARS * k + BETA2];
+    if ((flags[k] & SECOND_TASK) && (flags[k] & PAST_BYTE))
+      fold_codes(table.at<uint8_t>(PAST_V, i), v, begin, end, t, c, beta2,
+                 static_cast<uint32_t>(table.number(KEY, i)), table.number(PERIOD, i));
+    else if (flags[k] & SECOND_TASK)
+      fold(table.at<T>(PAST_V, i), v, begin, end, t, c, beta2);
     else if (!(flags[k] & SECOND_EMA))
       std::fill(v + begin, v + end, T(0));
   });
