@@ -12,6 +12,7 @@ whole lists, made by functions in C.
 from collections.abc import Hashable, Sequence
 from itertools import chain
 from operator import attrgetter, itemgetter
+from types import NoneType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -60,13 +61,13 @@ class Launch(Protocol):
 
     def step(
         self,
-        gradients: list[int],
+        gradients: Sequence[Tensor | None],
         groups: Sequence[Group],
         decoupled: bool,
         grad_scale: Tensor | None,
         found_inf: Tensor | None,
     ) -> None:
-        """Step the members whose gradient has an address other than 0."""
+        """Step the members that have a gradient; all gradients have one dtype."""
         ...
 
     def end_task(self, groups: Sequence[Group]) -> Sequence[Tensor | bool]:
@@ -142,13 +143,11 @@ class Plan:
         # All gradients are looked at before the first weight moves: one may have to be refused.
         gradients = [part.gradients(optimizer) for part in self._parts]
         for part, grads in zip(self._parts, gradients, strict=True):
-            # An empty gradient has no address, and its steps count.
-            addresses = [0 if g is None else g.data_ptr() or 1 for g in grads]
-            part.launch.step(addresses, groups, decoupled, scale, found_inf)
+            part.launch.step(grads, groups, decoupled, scale, found_inf)
             # Autograd must notice that parameters it may have saved are no longer the same.
             stepped = part.params
-            if 0 in addresses:
-                stepped = [p for p, at in zip(stepped, addresses, strict=True) if at]
+            if NoneType in map(type, grads):
+                stepped = [p for p, g in zip(stepped, grads, strict=True) if g is not None]
             increment_version(stepped)
         if any(self._rest) and (found_inf is None or not bool(found_inf)):
             self._step_rest(optimizer, groups, scale)
@@ -197,23 +196,23 @@ class _Part:
                 return grads
         except (TypeError, RuntimeError):  # None and sparse ones have no strides
             pass
-        return [_like(optimizer, g, p) for g, p in zip(grads, self.params, strict=True)]
+        present = [g for g in grads if g is not None]
+        if any(g.is_sparse for g in present):
+            raise RuntimeError(f"{type(optimizer).__name__} does not support sparse gradients")
+        dtype = self.params[0].dtype
+        if any(g.dtype is not dtype for g in present):  # none of their digits is to be lost
+            dtype = state_dtype(self.params[0])
+        return [_like(g, p, dtype) for g, p in zip(grads, self.params, strict=True)]
 
 
-def _like(optimizer: Any, grad: Any, param: Tensor) -> Tensor | None:
-    """The gradient in the parameter's dtype and memory layout."""
+def _like(grad: Tensor | None, param: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """The gradient in a dtype and in the parameter's memory layout."""
     if grad is None:
         return None
-    if grad.is_sparse:
-        raise RuntimeError(f"{type(optimizer).__name__} does not support sparse gradients")
-    if (
-        type(grad) is Tensor
-        and grad.dtype is param.dtype
-        and grad.stride() == param.stride()
-        and not grad.is_neg()
-    ):
+    laid_out = grad.stride() == param.stride() and grad.device == param.device
+    if type(grad) is Tensor and grad.dtype is dtype and laid_out and not grad.is_neg():
         return grad
-    return torch.empty_like(param, requires_grad=False).copy_(grad)
+    return torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(grad)
 
 
 def _look(optimizer: Any, groups: Sequence[Group]) -> tuple[Any, ...]:

@@ -61,6 +61,27 @@ class Row(NamedTuple):
             state["past_steps"],
         )
 
+    def is_flat(self) -> bool:
+        """Whether a kernel can walk over all of it as over one block of memory.
+
+        All are then on one device, the moments have one dtype (but for a v_c in one byte), and
+        element k of one belongs to element k of the others, in whatever order.
+        """
+        p, *moments, step, past_steps = self
+        if p is None or not (is_plain(p) and p.layout is torch.strided and _is_dense(p)):
+            return False
+        for x in moments:
+            if x is None:
+                continue
+            coded = x is self.past_exp_avg_sq and is_coded(x)
+            alike = x.shape == p.shape and x.stride() == p.stride() and x.device == p.device
+            if not (alike and is_plain(x) and (coded or x.dtype is self.exp_avg.dtype)):
+                return False
+        for x in (step, past_steps):
+            if not (is_plain(x) and x.device == p.device and x.dtype is torch.float32):
+                return False
+        return True
+
 
 class Tensors(NamedTuple):
     """Parameters, gradients and state as parallel lists.
@@ -151,6 +172,17 @@ def is_averaged(moment: str) -> bool:
 def is_plain(tensor: Tensor) -> bool:
     """Whether foreach and pointer-based kernels may touch it (a DTensor, for one, is not plain)."""
     return type(tensor) in _PLAIN
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether its elements fill their memory without gap or overlap, in whatever order."""
+    expected = 1
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, size in sorted(pair for pair in sizes if pair[1] != 1):
+        if stride != expected:
+            return tensor.numel() == 0
+        expected *= size
+    return True
 
 
 def state_dtype(param: Tensor) -> torch.dtype:

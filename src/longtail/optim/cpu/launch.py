@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from longtail.optim.cpu.build import library
-from longtail.optim.past import is_coded
-from longtail.optim.state import Row, is_plain
+from longtail.optim.state import Row
 
 Group = dict[str, Any]
 
@@ -45,41 +44,31 @@ class CpuLaunch:
 
     @staticmethod
     def kind_of(row: Row) -> str | None:
-        """How the kernel that takes a parameter is called; None if there is none for it."""
-        p, *moments, step, past_steps = row
-        if p is None or p.dtype not in _KINDS or library() is None:
+        """What the kernel that takes a parameter is called; None if there is none for it."""
+        dtype = row.exp_avg.dtype
+        if row.param is None or row.param.dtype is not dtype or not row.is_flat():
             return None
-        if not (is_plain(p) and p.layout is torch.strided and _is_dense(p)):
-            return None
-        for x in moments:
-            if x is None:
-                continue
-            coded = x is row.past_exp_avg_sq and is_coded(x)
-            alike = x.shape == p.shape and x.stride() == p.stride()
-            if not (alike and is_plain(x) and x.is_cpu and (coded or x.dtype is p.dtype)):
-                return None
-        for x in (step, past_steps):
-            if not (is_plain(x) and x.is_cpu and x.dtype is torch.float32):
-                return None
-        return _KINDS[p.dtype]
+        return None if library() is None else _KINDS.get(dtype)
 
     def step(
         self,
-        gradients: list[int],
+        gradients: Sequence[Tensor | None],
         groups: Sequence[Group],
         decoupled: bool,
         grad_scale: Tensor | None,
         found_inf: Tensor | None,
     ) -> None:
-        self._cells[10 * self._n :] = array("q", gradients)
-        scalars = [
-            None if x is None else x.to("cpu", torch.float32) for x in (grad_scale, found_inf)
-        ]
+        # An empty gradient has no address, and its steps count.
+        addresses = [0 if g is None else g.data_ptr() or 1 for g in gradients]
+        self._cells[10 * self._n :] = array("q", addresses)
+        scalars = []
+        for x in (grad_scale, found_inf):
+            scalars.append(None if x is None else x.to("cpu", torch.float32))
         self._call(
             self._step,
             groups,
             [_DECOUPLED * decoupled | _MAXIMIZE * bool(g["maximize"]) for g in groups],
-            *[None if x is None else x.data_ptr() for x in scalars],
+            *(None if x is None else x.data_ptr() for x in scalars),
         )
 
     def end_task(self, groups: Sequence[Group]) -> list[bool]:
@@ -107,17 +96,6 @@ class CpuLaunch:
             *others,
             torch.get_num_threads(),
         )
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill their memory without gap or overlap, in whatever order."""
-    expected = 1
-    sizes = zip(tensor.stride(), tensor.shape, strict=True)
-    for stride, size in sorted(pair for pair in sizes if pair[1] != 1):
-        if stride != expected:
-            return tensor.numel() == 0
-        expected *= size
-    return True
 
 
 def _address(tensor: Tensor | None) -> int:
