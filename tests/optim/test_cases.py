@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from helpers import optimizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optim.cases import CASES, Case, Training
 
+from helpers import optimizers
 from longtail import ContinualAdam, ContinualAdamW
 
 SUPPORTED = "longtail.optim.loops._get_capturable_supported_devices"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import Parameter
+
 from helpers.optimizers import (
     PAIRS,
     assert_same,
@@ -15,8 +17,6 @@ from helpers.optimizers import (
     train,
     twins,
 )
-from torch.nn import Parameter
-
 from longtail import ContinualAdam, ContinualAdamW
 
 

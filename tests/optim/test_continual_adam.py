@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import Parameter
+
 from helpers import optimizers
 from helpers.optimizers import (
     FIRST_MOMENTS,
@@ -19,9 +22,6 @@ from helpers.optimizers import (
     train,
     twins,
 )
-from torch import Tensor
-from torch.nn import Parameter
-
 from longtail import ContinualAdam, ContinualAdamW
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*capturable")

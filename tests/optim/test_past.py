@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import optimizers
-from helpers.optimizers import assert_same, parameters, set_gradients, train, twins
 from torch import Tensor
 from torch.nn import Parameter
 
+from helpers import optimizers
+from helpers.optimizers import assert_same, parameters, set_gradients, train, twins
 from longtail import ContinualAdam, ContinualAdamW, load_memory, prime, save_memory
 from longtail.optim import codes, past
 

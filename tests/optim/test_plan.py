@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import optimizers
-from helpers.optimizers import assert_same, parameters, set_gradients, states, train
 from torch import Tensor
 from torch.nn import Parameter
 
+from helpers import optimizers
+from helpers.optimizers import assert_same, parameters, set_gradients, states, train
 from longtail import ContinualAdam, ContinualAdamW
 
 LOOP = {"foreach": False, "fused": False}

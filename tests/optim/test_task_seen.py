@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import optimizers
-from helpers.optimizers import assert_same, states
 from torch import Tensor
 from torch.nn import Parameter
 
+from helpers import optimizers
+from helpers.optimizers import assert_same, states
 from longtail import ContinualAdam
 from longtail.names import POLICIES
 from longtail.replicas import Replicas

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
+import longtail
 from helpers.optimizers import (
     assert_same,
     parameters,
     train,
 )
-from torch import Tensor, nn
-
-import longtail
 from longtail import ContinualAdam, ContinualAdamW, end_task
 from longtail.optim import reset
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers.optimizers import assert_same, parameters, train, twins
 
+from helpers.optimizers import assert_same, parameters, train, twins
 from longtail import ContinualAdam
 from longtail.optim.cpu import build as cpp
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.optimizers import assert_same, parameters, states, train
 
+from helpers.optimizers import assert_same, parameters, states, train
 from longtail.optim import ContinualAdamW
 from longtail.optim.codes import value_of
 from longtail.optim.cpu import build, launch
