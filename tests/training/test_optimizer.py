@@ -1,6 +1,7 @@
 """Settings and policies as the optimizer gets them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,13 @@ from longtail.names import POLICIES
 from longtail.optim.plan import uses_fused
 from longtail.replicas import Replicas
 from longtail.tasks.task_models import TaskModel
-from longtail.training.optimizer import begin_task, build_optimizer
+from longtail.training.optimizer import (
+    begin_task,
+    build_optimizer,
+    load_optimizer,
+    optimizer_state,
+)
+from longtail.training.optimizer_class import core
 from longtail.training.settings import TrainSettings
 
 
@@ -92,3 +99,37 @@ def test_a_replica_keeps_in_a_stack_the_bytes_that_it_keeps_alone() -> None:
             alone = single.state[p]["past_exp_avg_sq"]
             assert alone.dtype == torch.uint8
             assert torch.equal(stacked.state[last[name]]["past_exp_avg_sq"][i], alone)
+
+
+class Aside(torch.optim.SGD):
+    """Keeps a count and a tensor to itself."""
+
+    def __init__(self, params: Any, lr: float, kept: Any = None) -> None:
+        super().__init__(params, lr)
+        self.weights = [p for group in self.param_groups for p in group["params"]]
+        self.steps, self.sums, self.kept = 0, [torch.zeros(2)], kept
+
+
+def test_what_an_optimizer_keeps_beside_its_state_is_in_a_snapshot() -> None:
+    model, cpu = torch.nn.Linear(2, 1), torch.device("cpu")
+    optimizer = Aside(model.parameters(), 0.1)
+    optimizer.steps = 7
+    optimizer.sums[0] += 3
+    state = optimizer_state(optimizer, model)
+    fresh = Aside(model.parameters(), 0.1)
+    load_optimizer(fresh, model, state, cpu)
+    assert fresh.steps == 7
+    assert fresh.sums[0].tolist() == [3, 3]
+    assert state["beside"].keys() == {"steps", "sums", "kept"}
+    with pytest.raises(ValueError, match=r"Aside\.kept is or holds a set, .* a state_dict\(\)"):
+        optimizer_state(Aside(model.parameters(), 0.1, {1, 2}), model)
+
+
+@pytest.mark.parametrize("name", core())
+def test_known_optimizers_keep_nothing_beside_it(name: str) -> None:
+    model = torch.nn.Linear(2, 1)
+    settings = TrainSettings(optimizer=name)
+    optimizer = build_optimizer(model, [POLICIES["carry"]], settings)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert optimizer_state(optimizer, model)["beside"] == {}

@@ -195,6 +195,24 @@ class Lion(torch.optim.Optimizer):
                 state["m"].lerp_(p.grad, 1 - b2)
 
 
+class Aside(torch.optim.Optimizer):
+    """Lion with ever shorter steps, who keeps what it has to itself and not in `state`."""
+
+    def __init__(self, params, lr=1e-3, *, betas=(0.9, 0.99)):
+        super().__init__(params, {"lr": lr, "betas": betas})
+        self.weights = [p for group in self.param_groups for p in group["params"]]
+        self.m, self.steps = [torch.zeros_like(p) for p in self.weights], 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.steps += 1
+        (group,) = self.param_groups
+        b1, b2 = group["betas"]
+        for p, m in zip(self.weights, self.m):
+            p.sub_(torch.lerp(p.grad, m, b1).sign() * group["lr"] / self.steps**0.1)
+            m.lerp_(p.grad, 1 - b2)
+
+
 class Said(Lion):
     """Lion that says it moves every number by its own gradients, which is true."""
 
@@ -307,6 +325,7 @@ CASES = {
     "gpm": ("mine:GPM", "adamw"),
     "hardest": ("mine:Hardest", "adamw"),
     "lion": ("finetune", "optimizers:Lion"),
+    "lion aside": ("finetune", "optimizers:Aside"),
     "right": ("mine:Right", "adamw"),
     "restless": ("mine:Restless", "adamw"),
 }

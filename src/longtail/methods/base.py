@@ -138,11 +138,11 @@ class Method:
         Raises:
             ValueError: an attribute cannot be saved. A method that has one writes both functions.
         """
-        return saved(self)
+        return saved(self, self.model)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
-        restore(self, state)
+        restore(self, self.model, state)
 
     def mean_loss(self, outputs: Outputs, targets: Any, *, drawn: bool = False) -> Tensor:
         """The objective's loss, averaged as in `risk`."""

@@ -1,18 +1,19 @@
 """What a snapshot holds of a method: whatever its instance does, in tensors and plain values.
 
 A method is saved by its attributes, so that one of your own resumes as it was without a line of
-code. Left out are what its classes name in `unsaved`, what belongs to the model, which has a place
-of its own in a snapshot, and functions, classes and devices, which the constructor gives it again.
-What is neither saved nor left out is refused.
+code, and so is what an optimizer keeps beside its `state`. Left out are what their classes name in
+`unsaved`, what belongs to the model, which has a place of its own in a snapshot, and functions,
+classes and devices, which the constructor gives them again. What is neither saved nor left out is
+refused.
 """
 
 from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,29 +30,30 @@ _TORCH, _PYTHON, _NUMPY = "torch.Generator", "random.Random", "numpy.random.Gene
 _MARK = "longtail:"
 
 
-class _Method(Protocol):
-    model: nn.Module
-
-
 class _Refused(Exception):  # noqa: N818 (not an error: the attribute's name is still to be told)
     """What cannot be saved, in words."""
 
 
-def saved(method: _Method) -> dict[str, Any]:
-    """The attributes of a method, as a snapshot can hold them.
+def saved(owner: object, its_model: nn.Module, elsewhere: Collection[str] = ()) -> dict[str, Any]:
+    """The attributes of a method or an optimizer, as a snapshot can hold them.
+
+    Args:
+        owner: whose they are.
+        its_model: what it trains.
+        elsewhere: attributes that are saved elsewhere, or not to be.
 
     Raises:
         ValueError: one of them cannot be saved.
     """
-    model = _Model(method.model)
+    model, left_out = _Model(its_model), {*elsewhere, *_unsaved(type(owner))}
     state: dict[str, Any] = {}
-    for name, value in vars(method).items():
-        if name in _unsaved(type(method)) or isinstance(value, _GIVEN) or model.has(value):
+    for name, value in vars(owner).items():
+        if name in left_out or isinstance(value, _GIVEN) or model.has(value):
             continue
         try:
             state[name] = _plain(value, model)
         except _Refused as refused:
-            kind = type(method).__name__
+            kind = type(owner).__name__
             raise ValueError(
                 f"{kind}.{name} {refused}, which a snapshot cannot hold: give {kind} a "
                 f"state_dict() and a load_state_dict(state), or, where its constructor or every "
@@ -60,15 +62,15 @@ def saved(method: _Method) -> dict[str, Any]:
     return state
 
 
-def restore(method: _Method, state: dict[str, Any]) -> None:
+def restore(owner: object, its_model: nn.Module, state: dict[str, Any]) -> None:
     """Put back what `saved` gave; tensors in place, as a captured step goes on pointing at them."""
-    model = _Model(method.model)
+    model = _Model(its_model)
     for name, value in state.items():
-        own = getattr(method, name, None)
+        own = getattr(owner, name, None)
         try:
-            setattr(method, name, _back(value, own, model))
+            setattr(owner, name, _back(value, own, model))
         except _Refused as refused:
-            raise ValueError(f"{type(method).__name__}.{name} {refused}") from None
+            raise ValueError(f"{type(owner).__name__}.{name} {refused}") from None
 
 
 def _unsaved(kind: type) -> set[str]:
@@ -172,7 +174,7 @@ def _of_generator(value: Any, model: _Model) -> tuple[Any, ...]:
 
 
 def _back(value: Any, own: Any, model: _Model) -> Any:
-    """The value that `_plain` gave this; `own` is what the method has there now."""
+    """The value that `_plain` gave this; `own` is what its owner has there now."""
     if type(value) in _PLAIN:
         return value
     if id(value) not in model.made:

@@ -39,6 +39,7 @@ from longtail.training.optimizer import (
     captures,
     compile_model,
     load_optimizer,
+    optimizer_state,
     set_learning_rate,
 )
 from longtail.training.optimizer_class import find_optimizer
@@ -151,7 +152,7 @@ class Run:
         return {
             "position": asdict(self.position),
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer_state(self.optimizer, self.model),
             "method": self.method.state_dict(),
             "scaler": self.scaler.state_dict(),
             "best": self.best,
@@ -173,7 +174,7 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position = Position(**state["position"])
         self.model.load_state_dict(state["model"])
-        load_optimizer(self.optimizer, state["optimizer"], self.device)
+        load_optimizer(self.optimizer, self.model, state["optimizer"], self.device)
         self.method.load_state_dict(state["method"])
         self.scaler.load_state_dict(state["scaler"])
         self.best = load_best(state["best"], self.device)

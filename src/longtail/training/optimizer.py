@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from longtail.methods.saved import restore, saved
 from longtail.names import Policy
 from longtail.optim import ContinualAdam
 from longtail.optim.other_optimizers import restart
@@ -183,9 +184,27 @@ def begin_task(
         torch._foreach_zero_([value for state in states for value in state.values()])
 
 
-def load_optimizer(optimizer: Optimizer, state: dict[str, Any], device: torch.device) -> None:
+def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    """What a snapshot holds of an optimizer: its `state_dict`, and what it keeps beside `state`.
+
+    torch's `state_dict` knows nothing of an instance's other attributes. A class that has one of
+    its own, or a `load_state_dict`, says itself what it needs.
+    """
+    kind, beside = type(optimizer), {}
+    if (kind.state_dict, kind.load_state_dict) == _OF_TORCH:
+        beside = saved(optimizer, model, vars(Optimizer([torch.zeros(1)], {})))
+    return {"state": optimizer.state_dict(), "beside": beside}
+
+
+_OF_TORCH = (Optimizer.state_dict, Optimizer.load_state_dict)
+
+
+def load_optimizer(
+    optimizer: Optimizer, model: nn.Module, state: dict[str, Any], device: torch.device
+) -> None:
     """Put back what was saved; learning rates that a captured step reads go to the device."""
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict(state["state"])
+    restore(optimizer, model, state["beside"])
     moved: dict[int, torch.Tensor] = {}  # groups may share one
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):

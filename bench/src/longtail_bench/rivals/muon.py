@@ -36,6 +36,7 @@ class MuonAdamW(Optimizer):
         [('muon', 1), ('adamw', 1)]
     """
 
+    unsaved = ("_rules",)
     moments = Moments(
         ("momentum_buffer", "exp_avg"), ("exp_avg_sq", "max_exp_avg_sq"), shared_count=True
     )

@@ -114,6 +114,7 @@ def _keys(members: Sequence[Member], device: torch.device) -> Tensor:
 class DrawingOptimizer(Optimizer):
     """An optimizer whose steps draw noise, in the name of `stream`."""
 
+    unsaved = ("_noise",)
     stream: str
     not_negative: tuple[str, ...] = ()  # settings of its own that must be zero or more
 
