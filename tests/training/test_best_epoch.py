@@ -1,33 +1,29 @@
 """Weights of the best epoch: which one it is, for a plain model and for every replica."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from longtail.replicas import Replicas, lead_of
+from longtail.replicas import Replicas
 from longtail.runs.build import build_run
-from longtail.runs.config import resolve
-from longtail.runs.session import RunOptions, train_run, train_stack
+from longtail.runs.config import resolve, stack_key
 from longtail.tasks import Evaluator
 from longtail.training import loop, train
 from longtail.training.best_epoch import keep_best, load_best, restore_best
 
 
 def after_epochs(
-    model: nn.Module, scores: list, higher_is_better: bool = True, tie: str = "first", losses=()
+    model: nn.Module, scores: list, higher_is_better: bool = True, tie: str = "first"
 ) -> None:
     """Epoch i leaves weights of i; the best of them come back."""
-    best, ties = None, tie.split()
-    ties *= len(getattr(model, "members", [model])) // len(ties)  # one for all, or one for each
+    best = None
     for epoch, score in enumerate(scores):
         with torch.no_grad():
             for p in model.parameters():
                 p.fill_(epoch)
-        loss = losses[epoch] if losses else None
-        best = keep_best(best, model, score, higher_is_better, ties, loss)
+        best = keep_best(best, model, score, higher_is_better, tie)
         best = load_best(best, torch.device("cpu"))  # as from a snapshot
     restore_best(best, model)
 
@@ -65,70 +61,22 @@ def test_every_replica_has_its_own_and_buffers_come_too() -> None:
     assert torch.equal(norm.running_mean, torch.zeros(2))
 
 
-@pytest.mark.parametrize(
-    ("tie", "scores", "losses", "best"),
-    [
-        ("last", [0.7, 0.7, 0.5], (), 1),
-        ("last", [0.2, math.nan, 0.1], (), 0),
-        ("loss", [0.7, 0.7, 0.7], [3.0, 1.0, 2.0], 1),
-        ("loss", [0.7, 0.7, 0.9], [3.0, 1.0, 9.0], 2),  # the score comes first
-        ("loss", [0.7, 0.9, 0.9], [1.0, 3.0, 2.0], 2),  # 2.0 is against the kept epoch's 3.0
-        ("loss", [0.7, 0.7, 0.7], [1.0, 1.0, math.nan], 0),
-    ],
-)
-def test_which_of_equal_epochs_is_kept_is_a_setting(tie, scores, losses, best) -> None:
+def test_of_equal_epochs_the_last_is_kept_where_that_is_asked_for() -> None:
     model = nn.Linear(2, 2)
-    after_epochs(model, scores, tie=tie, losses=losses)
-    assert all((p == best).all() for p in model.parameters())
-
-
-def test_ties_are_of_each_replica() -> None:
+    for scores, best in (([0.7, 0.7, 0.5], 1), ([0.2, math.nan, 0.1], 0)):
+        after_epochs(model, scores, tie="last")
+        assert all((p == best).all() for p in model.parameters())
     stack = Replicas([nn.Linear(2, 2) for _ in range(2)])
-    scores = [torch.tensor([[0.5, 0.5]])] * 2
-    losses = [torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 1.0]])]
-    after_epochs(stack, scores, tie="loss", losses=losses)
-    assert [int(stack.replica(0, s).weight[0, 0]) for s in range(2)] == [0, 1]
+    after_epochs(stack, [torch.tensor([[0.5, 0.5]]), torch.tensor([[0.5, 0.4]])], tie="last")
+    assert [int(stack.replica(0, s).weight[0, 0]) for s in range(2)] == [1, 0]
 
 
-def test_every_policy_of_a_stack_has_a_rule_of_its_own() -> None:
-    stack = Replicas([nn.Linear(2, 2) for _ in range(2)], policies=3)
-    scores = [torch.tensor([[0.5, 0.5]] * 3), torch.tensor([[0.5, 0.6]] * 3)]
-    losses = [torch.tensor([[1.0, 1.0]] * 3), torch.tensor([[0.5, 2.0]] * 3)]
-    after_epochs(stack, scores, tie="first last loss", losses=losses)
-    found = [[int(stack.replica(p, s).weight[0, 0]) for s in range(2)] for p in range(3)]
-    assert found == [[0, 1], [1, 1], [1, 1]]
-    after_epochs(stack, scores, tie="loss first last", losses=losses[::-1])
-    found = [[int(stack.replica(p, s).weight[0, 0]) for s in range(2)] for p in range(3)]
-    assert found == [[0, 1], [0, 1], [1, 1]]
-
-
-def test_runs_that_differ_in_their_ties_train_as_one_stack(tmp_path: Path, monkeypatch) -> None:
-    """As each does alone, where all epochs tie: the first learns little, the last much."""
-    constant = lambda _, model, *__: torch.full(lead_of(model), 0.5)  # noqa: E731
-    monkeypatch.setattr(Evaluator, "validation", constant)
-    flags = {"data.miniature": True, "data.tasks": 1, "train.lr": 1e-3}
-    flags |= {"train.epochs": 12, "train.validation": 0.2}
-    each = [
-        resolve("mnist", flags={**flags, "train.tie": tie, "seed": seed})
-        for tie in ("first", "last", "loss")
-        for seed in (0, 1)
-    ]
-    options = RunOptions(quiet=True)
-    together = [run["summary"]["RP"] for run in train_stack(each, tmp_path / "stack", options)]
-    alone = [train_run(c, tmp_path / c.id, options)["RP"] for c in each]
-    assert together == pytest.approx(alone, abs=0.02)
-    assert min(alone[2:4]) > max(alone[:2]) + 0.1
-
-
-@pytest.mark.parametrize("tie", ["first", "last", "loss"])
-@pytest.mark.parametrize("benchmark", ["toy", "wsd"])
-def test_a_run_keeps_the_epoch_its_setting_names(benchmark, tie, monkeypatch) -> None:
-    """Every epoch has the same score: the first is left, the last, or one chosen by loss."""
-    flags = {"data.miniature": True, "data.cap": 12} if benchmark == "wsd" else {}
-    flags |= {"data.tasks": 2, "train.epochs": 3, "train.validation": 0.2, "train.tie": tie}
-    run = build_run(resolve(benchmark, flags=flags))
-    run.evaluate = Evaluator() if benchmark == "toy" else run.evaluate
-    monkeypatch.setattr(type(run.evaluate), "validation", lambda *_: torch.tensor(0.5))
+@pytest.mark.parametrize("tie", ["first", "last"])
+def test_a_run_keeps_the_epoch_its_setting_names(tie, monkeypatch) -> None:
+    """Every epoch has the same score: the first is left, or the last."""
+    flags = {"data.tasks": 2, "train.epochs": 3, "train.validation": 0.2, "train.tie": tie}
+    run = build_run(resolve("toy", flags=flags))
+    monkeypatch.setattr(Evaluator, "validation", lambda *_: torch.tensor(0.5))
     seen, kept = [], []
     compare, restore = loop.compare_epoch, loop.restore_best
 
@@ -141,20 +89,18 @@ def test_a_run_keeps_the_epoch_its_setting_names(benchmark, tie, monkeypatch) ->
         if best is not None:
             now = next(model.parameters()).detach()
             kept.append([torch.equal(now, w) for w in seen[-3:]].index(True))
-            assert ("loss" in best) is (tie == "loss")
 
     monkeypatch.setattr(loop, "compare_epoch", comparing)
     monkeypatch.setattr(loop, "restore_best", restoring)
     train(run)
-    assert kept
-    assert tie == "loss" or set(kept) == {{"first": 0, "last": 2}[tie]}
+    assert set(kept) == {{"first": 0, "last": 2}[tie]}
 
 
-def test_runs_from_before_the_setting_keep_their_ids() -> None:
-    assert "tie" not in resolve("toy").as_dict()["train"]
-    ids = {resolve("toy", flags={"train.tie": tie}).id for tie in ("first", "last", "loss")}
-    assert len(ids) == 3
-    with pytest.raises(ValueError, match="tie"):
+def test_runs_of_other_ties_are_other_runs_and_other_stacks() -> None:
+    first, last = (resolve("toy", flags={"train.tie": tie}) for tie in ("first", "last"))
+    assert first.id != last.id
+    assert stack_key(first) != stack_key(last)
+    with pytest.raises(ValueError, match="tie must be first"):
         resolve("toy", flags={"train.tie": "both"})
 
 

@@ -257,22 +257,6 @@ def miniature_run(method: str, **flags: Any) -> Run:
     return build_run(resolve("nlp5", flags=flags))
 
 
-def test_a_validation_loss_takes_few_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each token of an answer has a number for every word: 1,024 answers take gigabytes."""
-    run = miniature_run("finetune", **{"train.validation": 0.5})
-    evaluate: Any = run.evaluate
-    held = run.sequence.validation(0)
-    assert held is not None
-    whole = evaluate.validation_loss(run.model, run.sequence, 0)
-    assert len(held) <= evaluate.batch_size == 32
-    monkeypatch.setattr(evaluate, "batch_size", 3)
-    seen: list[int] = []
-    run.model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0]["ids"].lengths)))
-    parts = evaluate.validation_loss(run.model, run.sequence, 0)
-    assert max(seen) == 3 < len(held) == sum(seen)
-    torch.testing.assert_close(parts, whole, rtol=1e-6, atol=0)
-
-
 METHODS = ["finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem", "multitask"]
 
 

@@ -74,13 +74,12 @@ def build_stack(configs: Sequence[RunConfig], device: torch.device | str = "cpu"
         seeds.to(device),
         evaluate=benchmark.evaluate,
         optim=dict(first.optim),
-        ties=[row.train.tie for row in stack.rows],
     )
     return stack
 
 
 class Stack:
-    """Which config is which replica: rows (policy, learning rate, rule for ties, data) by seeds.
+    """Which config is which replica: rows (policy, learning rate, data) by seeds.
 
     The program trains the full grid; where ``configs`` lack a combination, it is left out of the
     results.

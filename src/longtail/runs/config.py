@@ -441,7 +441,7 @@ def cannot_stack(config: RunConfig) -> str | None:
 
 
 def stack_key(config: RunConfig) -> str:
-    """Equal for configs that may train as one stack: all but seed, policy, lr, tie, stackable data.
+    """Equal for configs that may train as one stack: all but seed, policy, lr, stackable data.
 
     A task boundary reaches the whole optimizer, so policies with and without one stay apart; so do
     all that are functions, or of other optimizers than Continual Adam. The policies of a stack
@@ -459,8 +459,7 @@ def _stack_key(config: RunConfig, may_differ: tuple[str, ...]) -> str:
     if config.chosen.ours and not config.policy.function:
         del tree["optimizer"]
         tree["policy"] = tree["policy"]["boundary"]
-    for field in ("lr", "tie"):
-        tree["train"].pop(field, None)
+    del tree["train"]["lr"]
     for field in may_differ:
         del tree["data"][field]
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]

@@ -7,7 +7,6 @@ scores are read.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -79,14 +78,6 @@ class Evaluator:
     def validations(self, model: nn.Module, sequence: TaskSequence, tasks: Sequence[int]) -> Any:
         """`validation` of each of these tasks, ``[tasks, *lead]``: what chooses a setting."""
         return [torch.as_tensor(self.validation(model, sequence, i)).cpu().numpy() for i in tasks]
-
-    def validation_loss(self, model: nn.Module, sequence: TaskSequence, task: int) -> Tensor:
-        """Mean loss [*lead] over a task's validation examples: for epochs of equal score."""
-        examples, objective = sequence.validation(task), sequence.objective
-        assert examples is not None
-        losses = replace(objective, scores=(replace(objective.main, function=objective.loss),))
-        total = _sums(model, examples, losses, self.batch_size, None, 1)[0]
-        return total.squeeze(-1) / len(examples)
 
     def validation_size(self, sequence: TaskSequence, task: int) -> int:
         """How much a task's validation score counts in the mean over all tasks."""

@@ -1,9 +1,8 @@
 """The weights of a task's best epoch on its validation examples, each replica its own.
 
 Small tasks have few validation examples, and epochs that are equal on them are common; `tie` says
-which of them is kept: the first, the last, or that with the smaller loss on the same examples (the
-first where these are equal too). Scores are compared where they are computed: nothing waits for the
-device.
+which of them is kept, the first or the last. Scores are compared where they are computed: nothing
+waits for the device.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from longtail.replicas import broadcast
 
-# {"score": [*lead], "weights": one list of tensors per policy}, and "loss": [*lead] if that decides
+# {"score": [*lead], "weights": one list of tensors per policy}
 Best = dict[str, Any]
 Beside = Sequence[Sequence[Tensor]]
 
@@ -26,38 +25,28 @@ def keep_best(
     model: nn.Module,
     score: Any,
     higher_is_better: bool,
-    ties: Sequence[str] = (),
-    loss: Any = None,
+    tie: str = "first",
     beside: Beside = (),
 ) -> Best:
     """What was best so far, or these weights where their validation score [*lead] is better.
 
     Args:
-        ties: which of equal epochs each policy keeps, "first", "last" or that of smaller "loss";
-            empty for the first everywhere.
-        loss: of the validation examples, [*lead], where a tie is decided by it.
+        tie: which of equal epochs is kept, the "first" or the "last".
         beside: tensors of the method that are kept with the weights, a list for each policy.
     """
     groups = _tensors(model, beside)
     score = torch.as_tensor(score, device=groups[0][0].device)
-    new: Best = {"score": score}
-    if "loss" in ties:
-        new["loss"] = torch.as_tensor(loss, device=score.device)
     if best is None:
-        return {**new, "weights": [[t.clone() for t in group] for group in groups]}
+        return {"score": score, "weights": [[t.clone() for t in group] for group in groups]}
     old = best["score"]
     better = (score > old if higher_is_better else score < old) | old.isnan()
-    by_rule = {"first": better, "last": better | (score == old)}
-    if "loss" in ties:
-        by_rule["loss"] = better | ((score == old) & (new["loss"] < best["loss"]))
-    rules = ties or ["first"] * len(groups)
-    masks = [by_rule[tie][i] if score.dim() else by_rule[tie] for i, tie in enumerate(rules)]
-    better = torch.stack(masks) if score.dim() else masks[0]
+    if tie == "last":
+        better = better | (score == old)
+    masks = better.unbind() if better.dim() else [better]
     for mask, kept, group in zip(masks, best["weights"], groups, strict=True):
         for a, b in zip(kept, group, strict=True):
             torch.where(broadcast(mask, b), b, a, out=a)
-    kept = {name: torch.where(better, value, best[name]) for name, value in new.items()}
-    return {**kept, "weights": best["weights"]}
+    return {"score": torch.where(better, score, old), "weights": best["weights"]}
 
 
 def restore_best(best: Best | None, model: nn.Module, beside: Beside = ()) -> None:
@@ -72,9 +61,7 @@ def load_best(best: Best | None, device: torch.device) -> Best | None:
     if best is None:
         return None
     weights = [[t.to(device) for t in group] for group in best["weights"]]
-    return {name: value.to(device) for name, value in best.items() if name != "weights"} | {
-        "weights": weights
-    }
+    return {"score": best["score"].to(device), "weights": weights}
 
 
 def _tensors(model: nn.Module, beside: Beside) -> list[list[Tensor]]:

@@ -81,7 +81,6 @@ class Run:
             [*lead, len(tasks)] or a dict of such by name; False for no evaluation at all. Tensors
             are read when somebody looks at the matrix.
         optim: arguments of the optimizer's class that `settings` do not have.
-        ties: `settings.tie` of each policy, where they differ.
     """
 
     def __init__(
@@ -94,14 +93,12 @@ class Run:
         seed: Seed = 0,
         evaluate: Evaluator | Function | bool | None = None,
         optim: Mapping[str, Any] | None = None,
-        ties: Sequence[str] | None = None,
     ) -> None:
         _check_replicas(model, sequence, seed)
         if not lead_of(model):
             accept_keywords(model)
         self.sequence, self.model, self.method = sequence, model, method
         self.policies, self.settings, self.seed = list(policies), settings, seed
-        self.ties = [settings.tie] * len(self.policies) if ties is None else list(ties)
         self.evaluate = as_evaluator(evaluate)  # None for no evaluation
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
@@ -304,14 +301,12 @@ def scores_of(run: Run, evaluate: Evaluator, tasks: range) -> dict[str, Any]:
 def compare_epoch(run: Run) -> None:
     """Keep the weights of this epoch where they are the task's best so far."""
     evaluator = run.evaluate or Evaluator()
-    where = run.scored, run.sequence, run.position.task
     set_mode(run, training=False)
     with run.evaluating():
-        score = evaluator.validation(*where)
-        loss = evaluator.validation_loss(*where) if "loss" in run.ties else None
+        score = evaluator.validation(run.scored, run.sequence, run.position.task)
     higher = run.sequence.objective.main.higher_is_better
-    beside = run.method.beside_weights()
-    run.best = keep_best(run.best, run.model, score, higher, run.ties, loss, beside)
+    beside, tie = run.method.beside_weights(), run.settings.tie
+    run.best = keep_best(run.best, run.model, score, higher, tie, beside)
     set_mode(run, training=True)
 
 

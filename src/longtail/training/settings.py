@@ -40,8 +40,8 @@ class TrainSettings:
     )
     fused: bool = option(True, "one fused kernel for the optimizer's step")
     validation: float = option(0.0, "share of each task's training examples kept for validation")
-    tie: Literal["first", "last", "loss"] = option(
-        "first", "epochs equal on validation: keep the first, the last, or that of smaller loss"
+    tie: Literal["first", "last"] = option(
+        "first", "epochs equal on validation: keep the first or the last"
     )
     average: Literal["none", "task", "ema"] = option(
         "none", "also score an average of the weights: over the ends of tasks, or all steps (ema)"
@@ -60,12 +60,15 @@ class TrainSettings:
         for name in ("warmup", "validation", "average_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"Invalid {name}: {getattr(self, name)}, not in [0, 1)")
-        for name, known in (("span", ("task", "sequence")), ("average", ("none", *KINDS))):
+        choices = {
+            "span": ("task", "sequence"),
+            "tie": ("first", "last"),
+            "average": ("none", *KINDS),
+        }
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 wanted = " or ".join(map(repr, known))
                 raise ValueError(f"Invalid {name}: {getattr(self, name)!r}, not {wanted}")
-        if self.tie not in ("first", "last", "loss"):
-            raise ValueError(f"Invalid tie: {self.tie!r}, not 'first', 'last' or 'loss'")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"Invalid clip: {self.clip}")
         if self.cuda_graph and (self.accumulate > 1 or self.autocast == "fp16"):

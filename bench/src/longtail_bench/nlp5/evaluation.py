@@ -31,7 +31,6 @@ class Evaluate(Evaluator):
     # beside the score: the share of answers that are no SQL
     own_scores = (Score("unparsable", None, "percent", higher_is_better=False),)
     captured = False  # the generator looks into the model
-    batch_size = 32  # of a validation loss: each answer token has a number for every word
 
     def __init__(
         self,

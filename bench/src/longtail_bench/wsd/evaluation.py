@@ -59,14 +59,6 @@ class Evaluation(Evaluator):
         targets = _held_out(sequence, task)
         return self.right(model, _words(sequence).pairs, targets).mean(-1, dtype=torch.float64)
 
-    def validation_loss(self, model: nn.Module, sequence: Any, task: int) -> Tensor:
-        """Mean loss [*lead] over the pairs of these targets, in batches as large as any here."""
-        table, lead = _words(sequence).pairs, getattr(model, "lead", ())
-        pairs = table.targets.pairs_of(_held_out(sequence, task))
-        scores = self.scores(model, table, pairs, lead)
-        gold = _sent(table.targets.gold[pairs], table).to(scores.dtype)
-        return sequence.objective.loss(scores, gold).mean(-1, dtype=torch.float64)
-
     def validation_size(self, sequence: Any, task: int) -> int:
         """Targets, not pairs; all tasks as one are one part, also where the first has none."""
         words = _words(sequence)
