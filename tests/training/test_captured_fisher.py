@@ -61,7 +61,7 @@ def test_plain_tables_are_padded_to_few_sizes() -> None:
     for n in (37, 3, 5, 16):
         table = TensorExamples(x[:n], y[:n])
         agree(graphs(table), Fisher(model, CLASSIFICATION, "batch")(table))
-        assert {len(one.weights) for one in graphs.passes.values()} <= {8, 16}
+        assert {len(shape.weights[0]) for shape in graphs.graphs.shapes.values()} <= {8, 16}
 
 
 def test_dropout_is_off() -> None:

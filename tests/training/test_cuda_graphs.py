@@ -24,7 +24,7 @@ from longtail.tasks import (
 from longtail.tasks.examples import Packable
 from longtail.training import POLICIES, Run, TrainSettings, train
 from longtail.training import cuda_graphs as graphs
-from longtail.training.cuda_graphs import GraphForward, GraphStep, _Step, takes_packed
+from longtail.training.cuda_graphs import Captured, GraphForward, GraphStep, takes_packed
 
 SIZES = (9, 5, 1, 12, 0, 7, 11, 22)
 TOTAL = sum(SIZES)
@@ -194,11 +194,16 @@ def assert_padded_equals_plain(*args, **settings) -> GraphStep:
     return step
 
 
+def row_counts(step: GraphStep) -> set[int]:
+    """How many rows the steps of each shape read."""
+    return {len(shape.weights[0]) for shape in step.graphs.shapes.values()}
+
+
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 def test_padded_steps_equal_plain_ones(name: str, stacked: bool) -> None:
     step = assert_padded_equals_plain(name, stacked)
-    assert {len(one.weights) for one in step.steps.values()} == {8, 11}
+    assert row_counts(step) == {8, 11}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -219,8 +224,8 @@ def test_a_table_read_in_two_halves_has_few_shapes(name: str, stacked: bool) -> 
     step = assert_padded_equals_plain(
         name, stacked, table=Staged(ragged()), model=lambda _: Bag(), batch_size=5
     )
-    assert {len(one.weights) for one in step.steps.values()} == {5}
-    assert len(step.steps) <= 2 * 3  # with and without replay, three widths
+    assert row_counts(step) == {5}
+    assert len(step.graphs.shapes) <= 2 * 3  # with and without replay, three widths
 
 
 @pytest.mark.parametrize("stacked", [False, True])
@@ -237,7 +242,7 @@ def test_a_step_knows_what_room_its_rows_need(name: str, stacked: bool) -> None:
     train(run)
     if name != "finetune":
         buffer = run.method.buffer
-        drawn = [key[1] for key in run.take_step.steps if key[0]]
+        drawn = [key[1] for key in run.take_step.graphs.shapes if key[0]]
         assert drawn
         assert None not in drawn
         _, lengths, *_ = buffer.state_dict()["fields"]  # as the device has them
@@ -255,8 +260,8 @@ def test_rows_keep_their_padding_for_a_model_that_would_compute_it(name: str) ->
     run = make_run(name, table=Packing(ragged()), model=lambda _: Bag(), batch_size=5)
     run.take_step = step = GraphStep(run, capture=False)
     train(run)
-    shapes = {key[3] for key in step.steps}
-    assert {room for _, room in shapes} == {key[1] for key in step.steps} == {None}
+    shapes = {key[3] for key in step.graphs.shapes}
+    assert {room for _, room in shapes} == {key[1] for key in step.graphs.shapes} == {None}
     assert len(shapes) == 3  # one for each width
 
 
@@ -268,14 +273,14 @@ def test_a_compiled_model_gets_rows_with_their_padding() -> None:
 @pytest.mark.parametrize("name", ["finetune", "ewcpp", "reservoir", "derpp", "agem"])
 def test_batches_keep_their_sizes_where_padding_would_be_averaged(name: str) -> None:
     step = assert_padded_equals_plain(name, model=normed, batch_size=6)
-    assert {len(one.weights) for one in step.steps.values()} > {6}
+    assert row_counts(step) > {6}
 
 
 @pytest.mark.parametrize("name", ["finetune", "derpp"])
 def test_shapes_without_end_are_not_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
     step = assert_padded_equals_plain(name, table=ragged(), model=lambda _: Bag())
-    assert len(step.steps) == 2
+    assert len(step.graphs.shapes) == 2
 
 
 @pytest.mark.parametrize("name", ["finetune", "reservoir", "derpp", "agem"])
@@ -323,8 +328,8 @@ def test_the_rows_of_a_task_of_one_batch_are_loaded_once(monkeypatch: pytest.Mon
     run = make_run(epochs=4, batch_size=64)
     run.take_step = GraphStep(run, capture=False)
     loads: list[int] = []
-    load = _Step.load
-    monkeypatch.setattr(_Step, "load", lambda *args: (loads.append(1), load(*args))[1])
+    load = Captured.load
+    monkeypatch.setattr(Captured, "load", lambda *args: (loads.append(1), load(*args))[1])
     steps: list[int] = []
     train(run, on_step=lambda run: steps.append(run.position.step))
     tasks = sum(size > 0 for size in SIZES)

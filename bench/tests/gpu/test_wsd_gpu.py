@@ -77,7 +77,7 @@ def test_ewc_takes_its_fisher_from_graphs(autocast) -> None:
     assert np.isfinite(run.matrix.last).all()
     captured = run.method.fisher
     assert isinstance(captured, GraphFisher)
-    assert any(one.graph is not None for one in captured.passes.values())
+    assert any(one.graph is not None for one in captured.graphs.shapes.values())
     plain = Fisher(run.model, run.sequence.objective, "batch")
     largest = np.argsort(run.sequence.train_sizes)
     for i in largest[[-1, -20, -1]]:
@@ -123,7 +123,7 @@ def test_an_encoder_of_transformers_trains_in_captured_steps(method: str, tmp_pa
         assert isinstance(run.model.encoder, AutoEncoder)
         train(run)
         if graph:
-            assert any(step.graph is not None for step in run.take_step.steps.values())  # pyright: ignore
+            assert any(shape.graph is not None for shape in run.take_step.graphs.shapes.values())  # pyright: ignore
         with torch.no_grad():
             found.append(run.model.eval()(TABLE.to("cuda")[torch.arange(300)][0]))
     assert torch.isfinite(found[0]).all()

@@ -92,7 +92,7 @@ def _renew(run: Run) -> None:
         run.optimizer = build_optimizer(*parts)
         run.method.optimizer = run.optimizer
         if isinstance(run.take_step, GraphStep):
-            run.take_step = GraphStep(run, run.take_step.capture)
+            run.take_step = GraphStep(run, run.take_step.graphs.capture)
     elif graphs:
         end_task_of_other(run.optimizer, "reset", "reset")
     else:

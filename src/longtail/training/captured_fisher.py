@@ -17,7 +17,6 @@ truth for all else, computes in that of the weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -27,10 +26,17 @@ from longtail.methods import Method
 from longtail.methods.fisher import BATCH, Fisher
 from longtail.replicas import lead_of, parameter_groups
 from longtail.support.eval_mode import evaluation_mode
-from longtail.tasks import Batch, Examples, Objective
+from longtail.tasks import Examples, Objective
 from longtail.tasks.examples import rows_device
-from longtail.training.cuda_graphs import Graphs, filled, padded_size, reading, takes_packed
-from longtail.training.optimizer import MOST_GRAPHS, autocast, captures
+from longtail.training.cuda_graphs import (
+    Captured,
+    Graphs,
+    filled,
+    padded_size,
+    reading,
+    takes_packed,
+)
+from longtail.training.optimizer import autocast, captures
 from longtail.training.settings import TrainSettings
 
 
@@ -89,8 +95,7 @@ class GraphFisher:
         self.parameters = [p for group in parameter_groups(model) for p in group]
         self.device = self.parameters[0].device
         self.total = [torch.zeros_like(p) for p in self.parameters]
-        self.graphs = Graphs(self.device) if capture else None
-        self.passes: dict[Hashable, _Pass] = {}
+        self.graphs = Graphs(self.device, capture)
 
     def __call__(self, examples: Examples, chosen: Tensor | None = None) -> list[Tensor]:
         """From all examples, or from the rows `chosen` [*lead, n]; the next call overwrites it."""
@@ -101,57 +106,30 @@ class GraphFisher:
         n = chosen.shape[-1]
         with evaluation_mode(self.model), torch.enable_grad():
             for start in range(0, n, BATCH):
-                one = self._load(examples, chosen[..., start : start + BATCH], n)
-                if self.graphs is None:
-                    one(self)
-                else:
-                    self.graphs.call(one, lambda one=one: one(self))
+                shape = self._load(examples, chosen[..., start : start + BATCH], n)
+                self.graphs.run(shape, lambda shape=shape: self._pass(shape))
         return self.total
 
-    def _load(self, examples: Examples, index: Tensor, n: int) -> _Pass:
+    def _load(self, examples: Examples, index: Tensor, n: int) -> Captured:
         """Copy the rows' numbers and their weight to where a graph finds them."""
         rows = index.shape[-1]
         size = padded_size(rows, BATCH, examples)
         index = filled(index, size, examples)
         key, tensors, build, _ = reading(examples, index, packed=int(self.packs))
-        one = self.passes.get(key)
-        if one is None:
-            one = _Pass(build, tensors, size, self.device)
-            if len(self.passes) < MOST_GRAPHS:
-                self.passes[key] = one
-        one.load(tensors, rows, 1.0 if self.kind == "batch_sum" else rows / n)
-        return one
 
+        def make() -> Captured:
+            held = [torch.empty_like(tensor, device=self.device) for tensor in tensors]
+            return Captured(held, build, [torch.zeros(size, device=self.device)])
 
-class _Pass:
-    """What the passes of one shape read, at fixed places, and the graph that reads it."""
+        shape = self.graphs.shape(key, make)
+        share = 1.0 if self.kind == "batch_sum" else rows / n
+        shape.load(tensors, [(rows, math.sqrt(share) / rows)])
+        return shape
 
-    def __init__(
-        self,
-        build: Callable[[Sequence[Tensor]], Batch],
-        tensors: Sequence[Tensor],
-        size: int,
-        device: torch.device,
-    ) -> None:
-        self.build = build
-        self.held = [torch.empty_like(tensor, device=device) for tensor in tensors]
-        self.weights = torch.zeros(size, device=device)
-        self.loaded: tuple[int, float] | None = None
-        self.calls = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def load(self, tensors: Sequence[Tensor], rows: int, share: float) -> None:
-        for held, tensor in zip(self.held, tensors, strict=True):
-            held.copy_(tensor, non_blocking=True)  # small and pageable: CUDA takes it at once
-        if self.loaded != (rows, share):
-            self.weights.zero_()
-            self.weights[:rows].fill_(math.sqrt(share) / rows)
-        self.loaded = rows, share
-
-    def __call__(self, fisher: GraphFisher) -> None:
-        inputs, targets = self.build(self.held)
-        with autocast(fisher.device, fisher.precision):
-            losses = fisher.objective.loss(fisher.model(inputs), targets)
-        loss = (losses * self.weights).sum()
-        grads = torch.autograd.grad(loss, fisher.parameters, materialize_grads=True)
-        torch._foreach_addcmul_(fisher.total, grads, grads)
+    def _pass(self, shape: Captured) -> None:
+        inputs, targets = shape.build(shape.held)
+        with autocast(self.device, self.precision):
+            losses = self.objective.loss(self.model(inputs), targets)
+        loss = (losses * shape.weights[0]).sum()
+        grads = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+        torch._foreach_addcmul_(self.total, grads, grads)

@@ -21,6 +21,7 @@ import gc
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -42,6 +43,121 @@ LARGEST = 256  # rows of a forward pass that is worth capturing: more keep a GPU
 WARM_UP = 3  # steps of each shape before its capture: kernels compile, tables reach the device
 
 
+class Captured:
+    """What all replays of one shape read and leave, at fixed places, and the graph that does it.
+
+    Args:
+        held: tensors that are overwritten before each replay.
+        build: makes a batch, or a model's inputs, of them.
+        weights: row weights of as many rows, each its own tensor.
+    """
+
+    def __init__(
+        self,
+        held: Sequence[Tensor],
+        build: Callable[[Sequence[Tensor]], Any],
+        weights: Sequence[Tensor] = (),
+    ) -> None:
+        self.held, self.build, self.weights = list(held), build, list(weights)
+        self.left: Any = None
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self._weighed: Sequence[tuple[int, float]] = ()
+
+    def load(
+        self, tensors: Sequence[Tensor], weighed: Sequence[tuple[int, float]] = (), dim: int = 0
+    ) -> None:
+        """Copy tensors to where the graph finds them; they may have fewer rows than it reads.
+
+        Args:
+            weighed: how many rows count, and how much each of them: one pair for each `weights`.
+            dim: along which the rows lie.
+        """
+        for held, tensor in zip(self.held, tensors, strict=True):
+            if held.shape != tensor.shape:
+                held = held.narrow(dim, 0, tensor.shape[dim])
+            held.copy_(tensor, non_blocking=True)  # small and pageable: CUDA takes it at once
+        if weighed and weighed != self._weighed:
+            for weights, (rows, weight) in zip(self.weights, weighed, strict=True):
+                weights.zero_()
+                weights[:rows].fill_(weight)
+            self._weighed = weighed
+
+
+class Graphs:
+    """Work on a few shapes, each captured once it has come often enough.
+
+    All graphs share one pool of memory. They may, as they never run at once and nothing lives from
+    one to the next but what is held.
+
+    Args:
+        device: where they run.
+        capture: False does the same work without capturing it, on any device.
+    """
+
+    def __init__(self, device: torch.device, capture: bool = True) -> None:
+        self.device, self.capture = device, capture
+        self.shapes: dict[Hashable, Captured] = {}
+        if capture:
+            self.stream = torch.cuda.Stream(device)
+            self.pool = torch.cuda.graph_pool_handle()
+
+    def keeps(self, key: Hashable) -> bool:
+        """Whether a shape is kept, or would be: there is room for so many."""
+        return key in self.shapes or len(self.shapes) < MOST_GRAPHS
+
+    def shape(self, key: Hashable, make: Callable[[], Captured]) -> Captured:
+        """The shape of this key, made where it is not kept."""
+        one = self.shapes.get(key)
+        if one is None:
+            one = make()
+            if self.keeps(key):
+                self.shapes[key] = one
+        return one
+
+    def run(self, one: Captured, work: Callable[[], None]) -> None:
+        """Do the work, which reads and writes what `one` holds."""
+        if not self.capture:
+            work()
+        elif one.graph is not None:
+            one.graph.replay()
+        elif one.calls < WARM_UP:
+            one.calls += 1
+            current = torch.cuda.current_stream(self.device)
+            self.stream.wait_stream(current)
+            with torch.cuda.stream(self.stream):
+                work()
+            current.wait_stream(self.stream)
+        else:
+            one.graph = self._captured(work)
+            one.graph.replay()
+
+    def _captured(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        collects = gc.isenabled()
+        gc.disable()  # it might find graphs of a run that is over: freeing them ends a capture
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                work()
+        except torch.OutOfMemoryError:  # says so itself
+            raise
+        except RuntimeError as error:
+            raise ValueError(f"cuda_graph: this cannot be captured: {error}") from error
+        finally:
+            if collects:
+                gc.enable()
+        return graph
+
+
+class _Loaded(NamedTuple):
+    """A batch whose rows, or their numbers, lie where a graph finds them."""
+
+    shape: Captured
+    draws: bool  # whether the last tensor it holds are the slots of stored examples
+    room: int | None  # that each draw needs
+    sizes: np.ndarray | None  # lengths of the batch's rows, where the host knows them
+
+
 class GraphStep:
     """`step` of `step.py` for methods and models whose steps are all alike.
 
@@ -58,34 +174,30 @@ class GraphStep:
                 f"cuda_graph does not work with {type(run.method).__name__}: its steps differ from "
                 "one another"
             )
-        self.capture = capture
         # Padding rows would be averaged by BatchNorm: batches then keep their sizes.
         kinds = nn.modules.batchnorm._BatchNorm
         self.exact = any(isinstance(module, kinds) for module in run.model.modules())
         self.stores = type(run.method).observe is not Method.observe
         self.packs = takes_packed(run.model, run.settings)
-        self.graphs = Graphs(run.device) if capture else None
-        self.steps: dict[Hashable, _Step] = {}
+        self.graphs = Graphs(run.device, capture)
         self.version = -1
-        self.loaded: tuple[Examples | None, Tensor | None, _Step | None] = None, None, None
+        self.loaded: tuple[Examples | None, Tensor | None, _Loaded | None] = None, None, None
 
     def __call__(self, run: Run, examples: Examples, index: Tensor) -> None:
-        table, numbers, step = self.loaded  # all epochs of a task of one batch read the same rows
-        if step is None or table is not examples or numbers is not index:
-            step = self._load(run, examples, index)
-        if self.graphs is None:
-            step(run)
-        else:
-            self.graphs.call(step, lambda: step(run))
+        table, numbers, loaded = self.loaded  # all epochs of a task of one batch read the same rows
+        if loaded is None or table is not examples or numbers is not index:
+            loaded = self._load(run, examples, index)
+        self.graphs.run(loaded.shape, lambda: self._step(run, loaded))
         if self.stores:
             method, rows = run.method, index.shape[-1]
-            method.outputs = rows_of(step.outputs, 0, rows, len(method.lead))
-            batch = rows_of(step.batch, 0, rows, len(method.lead[1:]))
-            if step.sizes is not None:
-                batch = Packable.of(batch[0], sizes=step.sizes[..., :rows]), *batch[1:]
+            batch, outputs = loaded.shape.left
+            method.outputs = rows_of(outputs, 0, rows, len(method.lead))
+            batch = rows_of(batch, 0, rows, len(method.lead[1:]))
+            if loaded.sizes is not None:
+                batch = Packable.of(batch[0], sizes=loaded.sizes[..., :rows]), *batch[1:]
             method.observe(batch)
 
-    def _load(self, run: Run, examples: Examples, index: Tensor) -> _Step:
+    def _load(self, run: Run, examples: Examples, index: Tensor) -> _Loaded:
         """Decide which rows are read, and copy their numbers to where a graph finds them."""
         method, rows, given = run.method, index.shape[-1], index
         size = rows if self.exact else padded_size(rows, run.settings.batch_size, examples)
@@ -95,128 +207,51 @@ class GraphStep:
         key, tensors, build, table = reading(examples, index, packed)
         sizes = table.sizes(tensors[0]) if table is not None and method.draws else None
         needed = None
-        slots, drawn, most = None, 0, 0
+        drawn, most = 0, 0
         buffer = method.buffer if method.draws else None  # pyright: ignore
         if buffer is not None and len(buffer):
             self._forget_old(buffer.version)
             drawn = min(method.draw_size(rows), len(buffer))
             most = drawn if self.exact else min(method.draw_size(size), buffer.capacity)
             slots = buffer.plan(method.draws, drawn, most)
+            tensors = [*tensors, slots]
             stored = buffer.sizes(slots)
             if table is not None and stored is not None:
                 needed = table.room(stored, packed)
-        step = self._step((most, needed, *key), (build, tensors, slots, (size, most), run.device))
-        step.sizes, step.room = sizes, needed
-        step.load(tensors, slots, None if self.exact else (rows, drawn))
+
+        def make() -> Captured:
+            held = [torch.empty_like(tensor, device=run.device) for tensor in tensors]
+            weights = [torch.zeros(n, device=run.device) for n in (size, most)]
+            return Captured(held, build, weights)
+
+        shape = self.graphs.shape((most, needed, *key), make)
+        counts = () if self.exact else (rows, drawn)
+        shape.load(tensors, [(n, 1.0 / max(1, n)) for n in counts])
+        loaded = _Loaded(shape, most > 0, needed, sizes)
         # Draws differ from step to step, and so may rows that are copied in place of their numbers.
         again = not method.draws and isinstance(key[0], int)
-        self.loaded = (examples, given, step) if again else (None, None, None)
-        return step
+        self.loaded = (examples, given, loaded) if again else (None, None, None)
+        return loaded
 
-    def _step(self, key: Hashable, arguments: tuple[Any, ...]) -> _Step:
-        step = self.steps.get(key)
-        if step is None:
-            step = _Step(*arguments)
-            if len(self.steps) < MOST_GRAPHS:
-                self.steps[key] = step
-        return step
+    def _step(self, run: Run, loaded: _Loaded) -> None:
+        method, shape = run.method, loaded.shape
+        if not self.exact:
+            method.row_weights, method.draw_weights = shape.weights
+        held, draws = shape.held, contextlib.nullcontext()
+        if loaded.draws:
+            *held, slots = held
+            draws = method.buffer.planned(slots, loaded.room)  # pyright: ignore
+        with draws:
+            # The batch is made within the step, where the last one's gradients are gone.
+            [shape.left] = update(run, map(shape.build, [held]))
+        method.row_weights = method.draw_weights = None
 
     def _forget_old(self, version: int) -> None:
         """Drop the graphs that read a buffer's rows where they no longer are."""
         if version != self.version:
-            self.steps = {key: step for key, step in self.steps.items() if step.slots is None}
+            shapes = self.graphs.shapes
+            self.graphs.shapes = {key: shapes[key] for key in shapes if not key[0]}  # pyright: ignore
             self.version = version
-
-
-class _Step:
-    """What the steps of one shape read, at fixed places, and the graph that reads it."""
-
-    def __init__(
-        self,
-        build: Callable[[Sequence[Tensor]], Batch],
-        tensors: Sequence[Tensor],
-        slots: Tensor | None,
-        sizes: tuple[int, int],
-        device: torch.device,
-    ) -> None:
-        self.build = build
-        self.held = [torch.empty_like(tensor, device=device) for tensor in tensors]
-        self.slots = None if slots is None else torch.empty_like(slots, device=device)
-        self.weights, self.draw_weights = (torch.zeros(size, device=device) for size in sizes)
-        self.rows: tuple[int, int] | None = None  # of the batch, and of each draw
-        self.room: int | None = None  # that each draw needs
-        self.sizes: Any = None  # lengths of the batch's rows, on the host
-        self.batch: Any = None
-        self.outputs: Any = None
-        self.calls = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def load(
-        self, tensors: Sequence[Tensor], slots: Tensor | None, rows: tuple[int, int] | None
-    ) -> None:
-        for held, tensor in zip(self.held, tensors, strict=True):
-            held.copy_(tensor, non_blocking=True)  # small and pageable: CUDA takes it at once
-        if self.slots is not None and slots is not None:
-            self.slots.copy_(slots, non_blocking=True)
-        if rows is not None and rows != self.rows:
-            for weights, n in zip((self.weights, self.draw_weights), rows, strict=True):
-                weights.zero_()
-                weights[:n].fill_(1.0 / max(1, n))
-        self.rows = rows
-
-    def __call__(self, run: Run) -> None:
-        method = run.method
-        if self.rows is not None:
-            method.row_weights, method.draw_weights = self.weights, self.draw_weights
-        with contextlib.ExitStack() as stack:
-            if self.slots is not None:
-                stack.enter_context(method.buffer.planned(self.slots, self.room))  # pyright: ignore
-            # The batch is made within the step, where the last one's gradients are gone.
-            [(self.batch, self.outputs)] = update(run, map(self.build, [self.held]))
-        method.row_weights = method.draw_weights = None
-
-
-class Graphs:
-    """Captures what is called often enough; all graphs share one pool of memory.
-
-    They may, as they never run at once and nothing lives from one to the next but what is held.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.stream = torch.cuda.Stream(device)
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def call(self, entry: Any, function: Callable[[], None]) -> None:
-        """`function`, which reads and writes what `entry` holds; `entry` keeps calls and graph."""
-        if entry.graph is not None:
-            entry.graph.replay()
-        elif entry.calls < WARM_UP:
-            entry.calls += 1
-            current = torch.cuda.current_stream(self.device)
-            self.stream.wait_stream(current)
-            with torch.cuda.stream(self.stream):
-                function()
-            current.wait_stream(self.stream)
-        else:
-            entry.graph = self._captured(function)
-            entry.graph.replay()
-
-    def _captured(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        collects = gc.isenabled()
-        gc.disable()  # it might find graphs of a run that is over: freeing them ends a capture
-        try:
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                function()
-        except torch.OutOfMemoryError:  # says so itself
-            raise
-        except RuntimeError as error:
-            raise ValueError(f"cuda_graph: this cannot be captured: {error}") from error
-        finally:
-            if collects:
-                gc.enable()
-        return graph
 
 
 class GraphForward(nn.Module):
@@ -233,9 +268,7 @@ class GraphForward(nn.Module):
     def __init__(self, model: nn.Module, capture: bool = True) -> None:
         super().__init__()
         self.model, self.lead = model, lead_of(model)
-        device = next(model.parameters()).device
-        self._graphs = Graphs(device) if capture else None
-        self._passes: dict[Hashable, _Forward] = {}
+        self.graphs = Graphs(next(model.parameters()).device, capture)
 
     def forward(self, inputs: Any) -> Any:
         dim = len(self.lead[1:])
@@ -245,43 +278,33 @@ class GraphForward(nn.Module):
             return self.model(inputs)
         size = max(SMALLEST, 1 << (rows - 1).bit_length())
         key = (size, *[(t.shape[:dim], t.shape[dim + 1 :], t.dtype) for t in tensors])
-        one = self._passes.get(key)
-        if one is None:
-            if len(self._passes) >= MOST_GRAPHS:
-                return self.model(inputs)
-            one = self._passes[key] = _Forward(inputs, tensors, dim, size)
-        for held, tensor in zip(one.held, tensors, strict=True):
-            held.narrow(dim, 0, rows).copy_(tensor)
-        if self._graphs is None:
-            one(self.model)
-        else:
-            self._graphs.call(one, lambda: one(self.model))
+        if not self.graphs.keeps(key):
+            return self.model(inputs)
+
+        def make() -> Captured:
+            held = [t.new_zeros((*t.shape[:dim], size, *t.shape[dim + 1 :])) for t in tensors]
+            built = rebuilt(inputs, held)
+            return Captured(held, lambda _: built)
+
+        shape = self.graphs.shape(key, make)
+        shape.load(tensors, dim=dim)
+        self.graphs.run(shape, lambda: self._pass(shape))
         # Copies: the next batch of this shape overwrites what the graph wrote.
-        found = rows_of(one.outputs, 0, rows, len(self.lead))
+        outputs = rows_of(shape.left, 0, rows, len(self.lead))
         return map_leaves(
-            lambda x: Ragged(*map(Tensor.clone, x)) if isinstance(x, Ragged) else x.clone(), found
+            lambda x: Ragged(*map(Tensor.clone, x)) if isinstance(x, Ragged) else x.clone(), outputs
         )
 
-
-class _Forward:
-    """Inputs of one shape at a fixed place, and the graph that reads them."""
-
-    def __init__(self, inputs: Any, tensors: Sequence[Tensor], dim: int, size: int) -> None:
-        self.held = [t.new_zeros((*t.shape[:dim], size, *t.shape[dim + 1 :])) for t in tensors]
-        self.inputs = rebuilt(inputs, self.held)
-        self.outputs: Any = None
-        self.calls = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self, model: nn.Module) -> None:
-        device = self.held[0].device.type
+    def _pass(self, shape: Captured) -> None:
+        inputs = shape.build(shape.held)
+        device = shape.held[0].device.type
         if not torch.is_autocast_enabled(device):
-            self.outputs = model(self.inputs)
+            shape.left = self.model(inputs)
             return
         # Weights that autocast has cast before would be read from its cache, at every replay.
         kind = torch.get_autocast_dtype(device)
         with torch.autocast(device, kind, cache_enabled=False):
-            self.outputs = model(self.inputs)
+            shape.left = self.model(inputs)
 
 
 def padded_size(rows: int, full: int, examples: Examples) -> int:

@@ -188,7 +188,7 @@ class Run:
         if state["cuda_generator"] is not None:
             torch.cuda.set_rng_state(state["cuda_generator"].cpu(), self.device)
         if isinstance(self.take_step, GraphStep):  # its graphs point at what was replaced
-            self.take_step = GraphStep(self, self.take_step.capture)
+            self.take_step = GraphStep(self, self.take_step.graphs.capture)
 
 
 def train(
