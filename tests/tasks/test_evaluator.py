@@ -17,7 +17,6 @@ from longtail.tasks import (
     from_tensors,
     validation_share,
 )
-from longtail.tasks.evaluator import outputs_of
 
 
 def evaluate(model: nn.Module, sequence, tasks: range | None = None, batch_size: int = 1024):
@@ -152,33 +151,3 @@ def test_gpu_scores_equal_cpu_scores(sequence):
     stack = Replicas([nn.Linear(6, 4) for _ in range(3)], policies=2)
     expected = evaluate(stack, sequence)
     assert evaluate(stack.cuda(), sequence.to("cuda")) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("stacked", [False, True])
-def test_outputs_come_in_the_order_of_the_rows_however_they_are_batched(sequence, stacked):
-    widths_seen = []
-
-    class Table:
-        """Rows as wide as they have to be."""
-
-        def __init__(self, x, widths):
-            self.x, self.widths = x, widths
-
-        def __len__(self):
-            return len(self.x)
-
-        def __getitem__(self, index):
-            widths_seen.append(set(self.widths[index].tolist()))
-            return self.x[index], torch.zeros(len(index))
-
-    models = [nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(2)]
-    model = Replicas(models, 2) if stacked else models[0]
-    x = torch.randn(50, 6)
-    widths = torch.tensor([64, 80, 64, 96, 64] * 10)
-    found = outputs_of(model, Table(x, widths), widths, elements=640)
-    expected = torch.stack([models[0](x), models[1](x)]).expand(2, -1, -1, -1)
-    torch.testing.assert_close(found, expected if stacked else models[0](x))
-    assert all(len(seen) == 1 for seen in widths_seen)  # one width at a time
-    assert not found.requires_grad
-    torch.testing.assert_close(outputs_of(model, Table(x, widths)), found)
-    assert outputs_of(model, Table(x[:0], widths[:0])).numel() == 0

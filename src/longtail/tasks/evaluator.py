@@ -7,15 +7,13 @@ scores are read.
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from longtail.support.eval_mode import evaluation_mode
-from longtail.tasks.examples import Examples, Ragged, leaves, map_leaves, read, rows_device
+from longtail.tasks.examples import Examples, Ragged, leaves, map_leaves, read
 from longtail.tasks.objectives import Objective, Score
 from longtail.tasks.sequences import TaskSequence
 
@@ -87,42 +85,6 @@ class Evaluator:
     def summary(self, matrix: Any, sequence: TaskSequence) -> dict[str, Any]:
         """What a run's summary says beside the four metrics; ``matrix`` is its `ScoreMatrix`."""
         return {}
-
-
-def outputs_of(
-    model: nn.Module,
-    examples: Examples,
-    widths: Any = None,
-    elements: int = 1 << 17,
-) -> Tensor:
-    """The model's outputs for all rows, ``[*lead, n, ...]``, in their order.
-
-    Args:
-        model: gives one tensor.
-        examples: shared by all replicas.
-        widths: how wide each row's batch has to be, ``[n]`` on the host: rows of one width go
-            together, so that a short one is not padded to the longest.
-        elements: rows times width (times replicas) of one batch.
-    """
-    lead: tuple[int, ...] = getattr(model, "lead", ())
-    device = next(model.parameters()).device
-    where = rows_device(examples, device)
-    n = len(examples)
-    widths = np.ones(n, np.int64) if widths is None else np.asarray(widths)
-    order = np.argsort(widths, kind="stable")
-    bounds = [0, *(np.flatnonzero(np.diff(widths[order])) + 1), n] if n else [0]
-    found = None
-    with evaluation_mode(model), torch.no_grad():
-        for first, last in pairwise(bounds):
-            rows = max(1, elements // (math.prod(lead) * max(1, int(widths[order[first]]))))
-            for start in range(first, last, rows):
-                index = torch.from_numpy(order[start : min(start + rows, last)]).to(where)
-                inputs, _ = examples[index]
-                outputs = model(_expand(inputs, lead[1]) if lead else inputs)
-                if found is None:
-                    found = outputs.new_empty((*lead, n, *outputs.shape[len(lead) + 1 :]))
-                found.index_copy_(len(lead), index.to(device, non_blocking=True), outputs)
-    return torch.empty(*lead, 0, device=device) if found is None else found
 
 
 def _sums(
