@@ -14,7 +14,7 @@ from longtail.cli import main
 from longtail.report.results import load
 from longtail.runs.config import resolve
 from longtail.runs.session import RunOptions, train_run, train_stack
-from longtail.training.divergence import WAITING, Divergence, Losses
+from longtail.training.divergence import WAITING, Divergence
 
 QUIET = RunOptions("cpu", threads=1, quiet=True)
 SMALL = ["--tasks", "4", "--zero-shot", "0", "--features", "4", "--cap", "20"]
@@ -29,7 +29,7 @@ def test_the_first_task_with_a_bad_weight_is_kept(bad: float):
     params[1].data[0] = bad
     divergence.look(1)
     divergence.look(2)
-    assert divergence.found() == 1
+    assert divergence.found() == (1, "weights")
 
 
 def test_each_replica_has_its_own():
@@ -85,23 +85,22 @@ def test_where_it_diverged_outlives_an_interruption(tmp_path: Path):
 
 
 def test_tasks_with_a_bad_loss_are_counted_and_the_first_is_kept():
-    losses = Losses(torch.device("cpu"))
+    divergence = Divergence([[nn.Parameter(torch.ones(2))]], ())
     for task in range(WAITING + 5):  # more than are looked at in one go
         for value in (3e38, 3e38, math.nan if task in (3, WAITING + 2) else 1.0):
-            losses.note(torch.tensor(value, requires_grad=True))
-        losses.look(task)
-    losses.settle()
-    assert (losses.count, losses.first) == (2, 3)
+            divergence.note(torch.tensor(value, requires_grad=True))
+        divergence.look(task)
+    assert divergence.bad_losses == 2
+    assert divergence.found() == (3, "losses")
 
 
 def test_a_bad_loss_in_the_middle_of_a_task_outlives_an_interruption():
-    before, after = Losses(torch.device("cpu")), Losses(torch.device("cpu"))
+    before, after = (Divergence([[nn.Parameter(torch.ones(2))]], ()) for _ in range(2))
     before.note(torch.tensor(math.inf))
-    after.load_state_dict(before.state_dict())
+    after.load_losses_dict(before.losses_dict())
     after.note(torch.tensor(1.0))
     after.look(7)
-    after.settle()
-    assert (after.count, after.first) == (1, 7)
+    assert after.found() == (7, "losses")
 
 
 FLAGS = {"data.tasks": 4, "data.zero_shot": 0, "data.features": 4, "data.cap": 20}

@@ -504,21 +504,19 @@ class Session:
         if self.warned or (recent and not at_once and not self.stop_on_nan):
             return
         self.looked = time.monotonic()
-        task, losses = self.run.divergence.found(), self.run.losses
-        losses.settle()
-        if task is None and losses.first < 0:
+        diverged = self.run.divergence.found()
+        if diverged is None:
             return
-        at = losses.first if task is None else task
-        what = "losses" if task is None else "weights"
-        name = self.run.sequence.names[at]
-        text = f"diverged at task {at} ({name}): {what} are infinite or not a number"
+        task, what = diverged
+        name = self.run.sequence.names[task]
+        text = f"diverged at task {task} ({name}): {what} are infinite or not a number"
         if self.stop_on_nan:
             raise FloatingPointError(
                 f"{text}; a lower learning rate may help ({self.files.folder})"
             )
         self.warned = True
         told = "scores from there on mean nothing, and reports leave them out"
-        if task is None:
+        if what == "losses":
             told = "the weights are finite, so reports keep its scores; look at them with care"
         self.tell.warn(f"{text}; {told}")
 

@@ -23,8 +23,8 @@ FEW_TASKS = 50  # up to so many have their own validation scores in the summary
 def run_summary(run: Run, config: RunConfig) -> dict[str, Any]:
     """The content of summary.json."""
     found = _result(finite(_metrics(run)), run, config) | _diverged(int(run.divergence.first))
-    run.losses.settle()
-    return found | ({"nonfinite_losses": run.losses.count} if run.losses.count else {})
+    bad = run.divergence.bad_losses
+    return found | ({"nonfinite_losses": bad} if bad else {})
 
 
 def _diverged(first: int) -> dict[str, int]:

@@ -30,7 +30,7 @@ from longtail.training.averaging import build_average, of_average
 from longtail.training.best_epoch import Best, keep_best, load_best, restore_best
 from longtail.training.boundary import end_task, set_mode
 from longtail.training.cuda_graphs import GraphForward, GraphStep
-from longtail.training.divergence import Divergence, Losses
+from longtail.training.divergence import Divergence
 from longtail.training.evaluation import Function, as_evaluator, due
 from longtail.training.optimizer import (
     autocast,
@@ -107,13 +107,13 @@ class Run:
         method.optimizer = self.optimizer
         self.autocast = autocast(self.device, settings.autocast)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
-        self.losses = Losses(self.device)
-        self.gradient = choose_gradient(method, self.autocast, self.scaler, self.losses.note)
+        self.divergence = Divergence(parameter_groups(model), lead_of(model))
+        note = self.divergence.note
+        self.gradient = choose_gradient(method, self.autocast, self.scaler, note)
         self.average = build_average(model, settings)
         # A copy, because an evaluator may remember what the weights themselves have scored.
         self.evaluate_average = copy.copy(self.evaluate) if self.average is not None else None
         self.position = Position()
-        self.divergence = Divergence(parameter_groups(model), lead_of(model))
         self.best: Best | None = None  # the best epoch of this task so far
         # What is measured, the score that tables lead with first.
         own = self.evaluate.own_scores if self.evaluate else ()
@@ -154,7 +154,7 @@ class Run:
             "scaler": self.scaler.state_dict(),
             "best": self.best,
             "diverged": self.divergence.first,
-            "losses": self.losses.state_dict(),
+            "losses": self.divergence.losses_dict(),
             "matrices": {name: matrix.state_dict() for name, matrix in self.matrices.items()},
             "generator": torch.get_rng_state(),
             "cuda_generator": torch.cuda.get_rng_state(self.device) if cuda else None,
@@ -177,10 +177,8 @@ class Run:
         self.best = load_best(state["best"], self.device)
         if self.average is not None:
             self.average.load_state_dict(state["average"])
-        if "diverged" in state:  # older snapshots did not record it
-            self.divergence.first = state["diverged"].to(self.device)
-        if "losses" in state:
-            self.losses.load_state_dict(state["losses"])
+        self.divergence.first = state["diverged"].to(self.device)
+        self.divergence.load_losses_dict(state["losses"])
         self.recorder.forget()
         for name, matrix in self.matrices.items():
             matrix.load_state_dict(state["matrices"][name])
@@ -243,7 +241,6 @@ def train(
             if run.average is not None:
                 run.average.end_task()
             run.divergence.look(position.task)
-            run.losses.look(position.task)
         record_scores(run)
         position.task, position.epoch, position.step = position.task + 1, 0, 0
         if on_step is not None:
