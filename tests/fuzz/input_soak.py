@@ -28,7 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent / "bench" / "tests")]
 
 SLOW = 10.0  # seconds; longer is a hang
 SILENT = 60.0  # seconds without a word from a worker: it hangs where no signal is heard

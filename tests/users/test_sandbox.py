@@ -28,6 +28,13 @@ runpy.run_path("conftest.py")
 assert "torch" not in sys.modules, "too late: torch has been imported"
 print(os.environ["ONEDNN_MAX_CPU_ISA"])
 """
+# Every Python starts with it: a soak's worker says what it was given, and is done.
+SITE = """
+import os, sys
+if "--worker" in sys.orig_argv:
+    os.write(1, (os.environ.get("ONEDNN_MAX_CPU_ISA", "nothing") + chr(10)).encode())
+    os._exit(0)
+"""
 
 
 def test_a_run_starts_no_torch_of_the_current_folder_and_caches_no_answer(tmp_path):
@@ -70,3 +77,19 @@ def test_the_variable_is_set_unless_the_user_has_set_it(start, of_the_user, seen
         command = [sys.executable, "-c", CONFTEST]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert set(done.stdout.split()) == {seen}, done.stderr
+
+
+@pytest.mark.parametrize(("of_the_user", "seen"), [(None, "AVX512_CORE_BF16"), ("AVX2", "AVX2")])
+@pytest.mark.skipif(os.name == "nt", reason="the soaks kill by signals")
+@pytest.mark.parametrize("soak", ["kill_soak.py", "input_soak.py"])
+def test_workers_of_a_soak_have_it_too(soak, of_the_user, seen, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment["PYTHONPATH"] = str(tmp_path)
+    if of_the_user:
+        environment[VARIABLE] = of_the_user
+    command = [sys.executable, str(ROOT / "tests" / "fuzz" / soak), "--jobs", "2"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines().count(seen) == 2
+    assert "nothing" not in done.stdout
