@@ -164,3 +164,33 @@ def test_the_page_says_each_unit_and_direction(project: Path) -> None:
     assert "Lower is better. In nats." in told["RP"]
     assert "Higher is better. In percent." in told["right.RP"]
     assert "Lower is better. In percent." in told["right.FGT"]
+
+
+CHOICE = """
+benchmark = "weeks"
+methods = ["finetune"]
+optimizers = ["carry"]
+seeds = [0, 1]
+
+[train]
+validation = 0.25
+
+[grid]
+"train.lr" = [0.00001, 0.02, 5.0]
+
+[select]
+key = "train.lr"
+"""
+
+
+def test_the_rate_with_the_least_error_is_chosen(project: Path) -> None:
+    (project / "choice.toml").write_text(CHOICE)
+    longtail(project, "study", "choice.toml", "--out", "choice", "--jobs", "1", "--quiet")
+    for name, flags in (("all", ["--no-select"]), ("chosen", [])):
+        plain = ["--no-figures", "--no-page", "--quiet", *flags]
+        longtail(project, "report", "choice", "--out", name, *plain)
+    tried = json.loads((project / "all/table.json").read_text())["rows"]
+    (chosen,) = json.loads((project / "chosen/table.json").read_text())["rows"]
+    errors = {row["lr"]: row["validation"] for row in tried}
+    assert len(errors) == 3
+    assert chosen["selected"]["lr"] == min(errors, key=errors.__getitem__)

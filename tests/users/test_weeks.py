@@ -6,7 +6,10 @@ Every test is a script of somebody who fine-tunes a tiny Llama once a week: it k
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ pytest.importorskip("accelerate")
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
 
 from longtail.integrations.hf import ContinualCallback  # noqa: E402
+from longtail.methods import EWC  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch.*", "ignore::FutureWarning")
 
@@ -61,6 +65,7 @@ def make_trainer(model: Any, folder: Path, week: int, n: int = 16, **settings: A
 def one_week(folder: Path, week: int, name: str | None = None, **settings: Any) -> Any:
     """A process of its own, as far as it can see: all that it starts from lies in the folder."""
     keywords = ("earlier", "metric", "check", "policy", "average", "before", "memory", "names")
+    keywords += ("method",)
     given = {key: settings.pop(key) for key in keywords if key in settings}
     start, save = settings.pop("start", folder / "model"), settings.pop("save", True)
     model = LlamaForCausalLM.from_pretrained(start) if start.exists() else make_model()
@@ -235,6 +240,48 @@ def test_the_average_and_the_scores_of_a_week_done_again_count_once(tmp_path: Pa
     a, b = (json.loads((tmp_path / f / SCORES).read_text()) for f in ("once", "twice"))
     assert a == b
     assert [week["after"] for week in b["weeks"]] == ["w1", "w2", "w3"]
+
+
+# ---- all that lies beside the model
+
+
+BESIDE = (MEMORY, SCORES, "longtail_average.safetensors", "longtail_method.pt")
+ALL = {"average": "task", "method": functools.partial(EWC, strength=2.0)}
+
+
+def test_what_a_week_writes_goes_through_no_link(tmp_path: Path):
+    one_week(tmp_path / "m", 1, "w1", earlier={}, eval_dataset=rows(1), **ALL)
+    mine = {}
+    for name in BESIDE:  # somebody keeps the files elsewhere
+        place = (tmp_path / "m" / name).rename(tmp_path / f"mine {name}")
+        mine[place] = place.read_bytes()
+        (tmp_path / "m" / name).symlink_to(place)
+    one_week(tmp_path / "m", 2, "w2", earlier={"w1": rows(1)}, eval_dataset=rows(2), **ALL)
+    assert {place: place.read_bytes() for place in mine} == mine
+    assert [name for name in BESIDE if (tmp_path / "m" / name).is_symlink()] == []
+    assert steps_and_tasks(tmp_path / "m") == (16, 2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_disk_that_fills_up_spoils_no_file_of_last_week(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    one_week(tmp_path, 1, "w1", earlier={}, eval_dataset=rows(1), **ALL)
+    before, names = (tmp_path / name).read_bytes(), {path.name for path in tmp_path.iterdir()}
+    sync = os.fsync
+
+    def full(descriptor: int) -> None:
+        if f".{name}." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=f"No space left on device: .*{name}"):
+        one_week(tmp_path, 2, "w2", earlier={"w1": rows(1)}, eval_dataset=rows(2), **ALL)
+    assert (tmp_path / name).read_bytes() == before
+    further = {path.name for path in tmp_path.iterdir()} - names
+    assert all(".before." in name for name in further)  # of the week before, and no draft
 
 
 # ---- what is wrong is told before the first step
