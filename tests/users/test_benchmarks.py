@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +49,21 @@ class Scaled(nn.Module):
         return torch.stack([o / l.weight.norm() for o, l in zip(outputs, layers)])
 
 
+class Centred(nn.Module):
+    """It keeps a mean and a count as plain attributes, and moves less and less."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.mean, self.steps = torch.zeros(6), 0
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+            self.mean = self.mean + (x.detach().mean(0) - self.mean) / self.steps
+        return self.layer(x - 3 * self.mean) / (1 + self.steps) ** 0.1
+
+
 @dataclass(frozen=True)
 class Settings:
     weeks: int = 5
@@ -58,7 +77,7 @@ def build(settings, seed):
         return x, (x @ torch.randn(6, 3, generator=generator)).argmax(1)
 
     def week(i):
-        return f"week {{i}}", examples(90 - 15 * i), examples(40)
+        return f"week {{i}}", examples(90 - 15 * (i % 5)), examples(40)
 
     def model(seed):
         return {model}
@@ -103,6 +122,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(folder: Path, name: str, **parts: str) -> None:
     usual = {"seed": "0", "objective": "CLASSIFICATION", "model": NETWORK, "more": ""}
     (folder / f"{name}.py").write_text(BENCHMARK.format(**{**usual, **parts}))
+
+
+def press_ctrl_c_after(lines: int, path: Path) -> threading.Thread:
+    def press() -> None:
+        while not (path.exists() and path.read_text().count("\n") > lines):
+            time.sleep(0.002)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press, daemon=True)
+    pressing.start()
+    return pressing
 
 
 def scores(out: Path) -> dict[tuple[str, int], float]:
@@ -163,3 +193,15 @@ def test_one_that_mixes_runs_is_refused(name: str, parts: dict[str, str], folder
         assert f"benchmark mixed_{name} says that its runs can be stacked, and in a stack" in error
         assert " is another by " in error
     assert len(errors) == 2
+
+
+def test_what_a_model_keeps_as_plain_attributes_is_there_after_ctrl_c(folder: Path) -> None:
+    write(folder, "centred", model="Centred()")
+    words = ["run", "centred", "--weeks", "150", "--evaluate-every", "1", "--quiet", "--out"]
+    assert cli.main([*words, "whole"]) == 0
+    pressing = press_ctrl_c_after(40, folder / "stopped/scores.jsonl")
+    assert cli.main([*words, "stopped"]) == 130  # in time, or the test tests nothing
+    pressing.join()
+    assert cli.main([*words, "stopped"]) == 0
+    for name in ("scores.jsonl", "summary.json", "model.safetensors"):
+        assert (folder / "stopped" / name).read_bytes() == (folder / "whole" / name).read_bytes()

@@ -73,6 +73,35 @@ def restore(owner: object, its_model: nn.Module, state: dict[str, Any]) -> None:
             raise ValueError(f"{type(owner).__name__}.{name} {refused}") from None
 
 
+def saved_beside(its_model: nn.Module) -> dict[str, Any]:
+    """The numbers and tensors that modules keep as plain attributes, which no `state_dict` has.
+
+    By module and name; other attributes are what the constructor made them.
+    """
+    model, of_torch = _Model(its_model), vars(nn.Module())
+    state: dict[str, Any] = {}
+    for place, module in its_model.named_modules():
+        for name, value in vars(module).items():
+            if name in of_torch or model.has(value):
+                continue
+            if type(value) in (int, float, bool):
+                state[f"{place}.{name}"] = value
+            elif isinstance(value, Tensor):
+                state[f"{place}.{name}"] = value.detach()
+    return state
+
+
+def restore_beside(its_model: nn.Module, state: dict[str, Any]) -> None:
+    """Put back what `saved_beside` gave."""
+    device = _Model(its_model).device
+    for path, value in state.items():
+        place, _, name = path.rpartition(".")
+        module, back = its_model.get_submodule(place), value
+        if isinstance(value, Tensor):
+            back = _tensor(value, getattr(module, name, None), device, learned=False)
+        setattr(module, name, back)
+
+
 def _unsaved(kind: type) -> set[str]:
     """What the class and those it is made of leave out."""
     names: set[str] = set()

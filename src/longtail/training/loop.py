@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.methods import Method
+from longtail.methods.saved import restore_beside, saved_beside
 from longtail.metrics import ScoreMatrix
 from longtail.names import POLICIES, Policy
 from longtail.replicas import lead_of, parameter_groups
@@ -149,6 +150,7 @@ class Run:
         return {
             "position": asdict(self.position),
             "model": self.model.state_dict(),
+            "beside": {} if lead_of(self.model) else saved_beside(self.model),
             "optimizer": optimizer_state(self.optimizer, self.model),
             "method": self.method.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -171,6 +173,7 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position = Position(**state["position"])
         self.model.load_state_dict(state["model"])
+        restore_beside(self.model, state["beside"])
         load_optimizer(self.optimizer, self.model, state["optimizer"], self.device)
         self.method.load_state_dict(state["method"])
         self.scaler.load_state_dict(state["scaler"])
