@@ -1,5 +1,6 @@
 """DeepSpeed's engine, stages 0 to 2, with the real package (`make test-frameworks`)."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from longtail import ContinualAdamW, end_task, load_memory, save_memory
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
 
 
@@ -32,6 +34,13 @@ def deepspeed() -> Any:
         deepspeed.init_distributed(dist_backend="gloo", verbose=False)
         yield deepspeed
         torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the example has for an engine."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("deepspeed_memory")
 
 
 def _installed(name: str) -> bool:
@@ -79,9 +88,9 @@ def trained_plainly() -> tuple[nn.Sequential, ContinualAdamW]:
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_the_memory_is_that_of_a_plain_loop(deepspeed: Any, stage: int, tmp_path: Path) -> None:
-    from longtail.integrations import deepspeed as ours
-
+def test_the_memory_is_that_of_a_plain_loop(
+    deepspeed: Any, ours: Any, stage: int, tmp_path: Path
+) -> None:
     engine = engine_of(deepspeed, model_of(), stage)
     train(engine)
     end_task(engine.optimizer)
@@ -99,9 +108,9 @@ def test_the_memory_is_that_of_a_plain_loop(deepspeed: Any, stage: int, tmp_path
 
 
 @pytest.mark.parametrize("stage", [0, 1])
-def test_next_week_goes_on_as_in_a_plain_loop(deepspeed: Any, stage: int, tmp_path: Path) -> None:
-    from longtail.integrations import deepspeed as ours
-
+def test_next_week_goes_on_as_in_a_plain_loop(
+    deepspeed: Any, ours: Any, stage: int, tmp_path: Path
+) -> None:
     model, optimizer = trained_plainly()
     optimizer.end_task()
     save_memory(optimizer, tmp_path, model)
@@ -122,9 +131,7 @@ def test_next_week_goes_on_as_in_a_plain_loop(deepspeed: Any, stage: int, tmp_pa
         torch.testing.assert_close(a, b)
 
 
-def test_float32_copies_of_bf16_weights(deepspeed: Any, tmp_path: Path) -> None:
-    from longtail.integrations import deepspeed as ours
-
+def test_float32_copies_of_bf16_weights(deepspeed: Any, ours: Any, tmp_path: Path) -> None:
     engine = engine_of(deepspeed, model_of(), 1, bf16=True)
     train(engine)
     end_task(engine.optimizer)
@@ -141,10 +148,8 @@ def test_float32_copies_of_bf16_weights(deepspeed: Any, tmp_path: Path) -> None:
 
 
 def test_pasts_of_two_lengths_in_one_flat_tensor_are_refused(
-    deepspeed: Any, tmp_path: Path
+    deepspeed: Any, ours: Any, tmp_path: Path
 ) -> None:
-    from longtail.integrations import deepspeed as ours
-
     model, optimizer = trained_plainly()
     optimizer.state.pop(model[2].bias)
     optimizer.end_task()
@@ -157,10 +162,10 @@ def test_pasts_of_two_lengths_in_one_flat_tensor_are_refused(
 
 SCRIPT = """
     import sys, torch, deepspeed
-    sys.path.insert(0, {here!r})
+    sys.path[:0] = {paths!r}
     from test_deepspeed import engine_of, model_of, train
     from longtail import end_task
-    from longtail.integrations import deepspeed as ours
+    import deepspeed_memory as ours
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     engine = engine_of(deepspeed, model_of(), 1)
@@ -178,7 +183,9 @@ SCRIPT = """
 def test_two_processes_each_with_its_part(deepspeed: Any, tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(
-        textwrap.dedent(SCRIPT).format(here=str(Path(__file__).parent), folder=str(tmp_path))
+        textwrap.dedent(SCRIPT).format(
+            paths=[str(Path(__file__).parent), str(EXAMPLES)], folder=str(tmp_path)
+        )
     )
     common = {**os.environ, "DS_ACCELERATOR": "cpu", "WORLD_SIZE": "2", "MASTER_PORT": "29572"}
     both = [

@@ -2,9 +2,10 @@
 
 From ZeRO's first stage on an optimizer steps one flat tensor for each of its groups, of which every
 process has a part; with bf16 or fp16 weights it steps float32 copies. Here the state of those
-is put together by the model's own parameters and then saved, or loaded and cut up again:
+is put together by the model's own parameters and then saved, or loaded and cut up again. Copy this
+file beside your script:
 
-    from longtail.integrations.deepspeed import load_memory, save_memory
+    from deepspeed_memory import load_memory, save_memory
 
     engine, optimizer, _, _ = deepspeed.initialize(model=model, optimizer=ContinualAdamW(...))
     load_memory(engine, "model/")
