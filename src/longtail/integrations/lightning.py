@@ -25,23 +25,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from longtail.integrations.accidents import warn_of_fresh
-from longtail.integrations.foreign_loop import FILE_NAME as METHOD_FILE
-from longtail.integrations.foreign_loop import (
-    MakeMethod,
-    MethodInLoop,
-    RowsOfDataset,
-    week_of_method,
-)
-from longtail.integrations.week import Week
+from longtail.integrations.foreign_loop import MakeMethod, RowsOfDataset
+from longtail.integrations.weekly import Chain, Checkpoint, WeeklyCallback
 from longtail.memory.document import CONTINUAL
-from longtail.memory.scores import WeeklyScores, WeekScore, scored_weeks
-from longtail.optim import TaskAverage
-from longtail.optim.average import FILE_NAME as AVERAGE_FILE
-from longtail.optim.average import week_of_average
+from longtail.memory.scores import WeeklyScores, WeekScore
 from longtail.optim.wrappers import continual_adam_in
 from longtail.support.eval_mode import evaluation_mode
-from longtail.support.param_names import Renaming
 from longtail.tasks import Objective
 
 if TYPE_CHECKING:
@@ -53,7 +42,7 @@ else:
         from pytorch_lightning import Callback, LightningModule, Trainer
 
 
-class ContinualCallback(Callback):
+class ContinualCallback(WeeklyCallback, Callback):
     """One task, or week, for each call of `trainer.fit()`.
 
     The memory is stamped with the week's name and its weights: a week that is done again starts
@@ -63,21 +52,10 @@ class ContinualCallback(Callback):
     Args:
         memory: the folder (or ``.safetensors`` file) of the memory; by default the Trainer's
             ``default_root_dir``. All weeks may share it.
-        policy: "continual" keeps what Continual Adam remembers; "kept" takes any optimizer of torch
-            and keeps its state from week to week; "new" takes any and keeps nothing.
-        before: the folder of the week before, where each week has one of its own.
-        dtype: of the file, see `longtail.save_memory`.
-        names: renames parameters, see `longtail.save_memory`. A LightningModule that holds the
-            model as ``self.model`` puts "model." before every name.
-        grow: what rows of a grown tensor start with, see `longtail.load_memory`.
-        check: False takes the memory as it is, whatever weights it belongs to, and starts without
-            one where it is missing.
         earlier: batches (a DataLoader) of earlier weeks by name, ``{}`` in the first week; scored
-            when training ends, and logged with RP, BWT and FGT to the Trainer's loggers. Needs
-            ``score``.
+            when training ends, and logged with RP, BWT and FGT to the Trainer's loggers, as are
+            the validation data of `fit`, where there are some. Needs ``score``.
         score: ``score(module, batch)`` gives the score of every example of a batch.
-        week: what this week is called; by default "week" and its number. Its own score is that of
-            the validation data of `fit`, where there are some.
         higher_is_better: direction of the score.
         method: makes a method of `longtail.methods` for a model and an objective:
             ``functools.partial(EWC, strength=2.0)``. Its loss takes the place of `training_step`,
@@ -86,49 +64,36 @@ class ContinualCallback(Callback):
         objective: the loss of each example, such as `longtail.tasks.CLASSIFICATION`.
         average: "task" or "ema" keeps an average of the weights over weeks, `longtail.TaskAverage`,
             in a file beside the memory; ``callback.average.applied()`` puts it into the module.
+        chain: ``policy``, ``before``, ``week``, ``dtype``, ``names``, ``grow`` and ``check``, see
+            `longtail.integrations.weekly.Chain`. A LightningModule that holds the model as
+            ``self.model`` puts "model." before every name.
     """
 
     def __init__(
         self,
         memory: str | os.PathLike[str] | None = None,
         *,
-        policy: str = CONTINUAL,
-        before: str | os.PathLike[str] | None = None,
-        dtype: torch.dtype | str | None = None,
-        names: Renaming | None = None,
-        grow: str = "mean",
-        check: bool = True,
         earlier: Mapping[str, Iterable[Any]] | None = None,
         score: Callable[[LightningModule, Any], Tensor] | None = None,
-        week: str | None = None,
         higher_is_better: bool = True,
         method: MakeMethod | None = None,
         objective: Objective | None = None,
         average: str | None = None,
+        **chain: Any,
     ) -> None:
         if earlier is not None and score is None:
             raise ValueError("earlier= needs score=, a function of the module and a batch")
         if method is not None and objective is None:
             raise ValueError("method= needs objective=, the loss of each example of a batch")
-        self.make_method, self.objective = method, objective
-        self.in_loop: MethodInLoop | None = None
-        self.average_kind = average
-        self.average: TaskAverage | None = None
-        self._saved_average: dict[str, Any] | None = None  # of a checkpoint
-        self._saved_method: dict[str, Any] | None = None
-        self._saved_week: dict[str, Any] | None = None
-        self.week = Week(
-            policy=policy,
-            memory=memory,
-            before=before,
-            week=week,
-            dtype=dtype,
-            names=names,
-            grow=grow,
-            check=check,
+        super().__init__(
+            Chain(memory, **chain),
+            earlier=earlier,
+            method=method,
+            objective=objective,
+            average=average,
         )
-        self.earlier, self.score = earlier, score
-        self.higher_is_better = higher_is_better
+        self.score, self.higher_is_better = score, higher_is_better
+        self._saved: dict[str, Any] = {}  # what a checkpoint has of `state_dict`
         self._trains = False
         self._steps = False  # whether this batch completed an optimizer step
 
@@ -138,49 +103,46 @@ class ContinualCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._trains = True
-        optimizer, target = self._optimizer(trainer), self._target(trainer)
-        self.week.check_optimizer(optimizer, pl_module)
-        self.week.check_target(target)
-        if trainer.ckpt_path is None:
-            known = [*(self.earlier or ()), *scored_weeks(target.parent)]
-            self.week.begin(optimizer, pl_module, target, known)
-        else:  # the checkpoint has brought the optimizer's state along
-            self._resume(trainer, optimizer, target)
+        optimizer, target = self._optimizer(trainer), self.target(trainer.default_root_dir)
+        checkpoint = None
+        if trainer.ckpt_path is not None:  # it has brought the optimizer's state along
+            saved = self._saved
+            checkpoint = Checkpoint(
+                str(trainer.ckpt_path),
+                trainer.global_step,
+                saved.get("week"),
+                load_method=lambda in_loop: _load(in_loop.method, saved.get("method")),
+                load_average=lambda average: _load(average, saved.get("average")),
+            )
+        self.begin_week(optimizer, pl_module, target, checkpoint)
         if self.make_method is not None:
-            self._enter_loop(trainer, pl_module)
-            assert self.in_loop is not None
-            self.in_loop.method.optimizer = optimizer
-        if self.average_kind is not None:
-            self._begin_average(trainer, pl_module)
+            if not pl_module.automatic_optimization:
+                raise ValueError("method= needs automatic optimization: yours calls its own")
+            assert self.objective is not None
+            self.begin_method(pl_module, self.objective, optimizer, target, checkpoint)
+            in_loop = self.in_loop
+            assert in_loop is not None
+            pl_module.training_step = lambda batch, batch_idx: in_loop.loss(*_pair(batch))
+        self._saved = {}
         if self.earlier is not None:
             self._scores(target)
             self._check_sets(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        optimizer, target = self._optimizer(trainer), self._target(trainer)
+        optimizer, target = self._optimizer(trainer), self.target(trainer.default_root_dir)
+        loader: Any = trainer.train_dataloader
+        self.end_week(
+            optimizer,
+            pl_module,
+            target,
+            lambda: RowsOfDataset(loader.dataset, loader.collate_fn, _pair, pl_module.device),
+            saves=trainer.is_global_zero,
+        )
         if self.in_loop is not None:
-            loader: Any = trainer.train_dataloader
-            self.in_loop.end_task(
-                RowsOfDataset(loader.dataset, loader.collate_fn, _pair, pl_module.device)
-            )
             del pl_module.training_step  # the class has its own again
-        if self.average is not None:
-            self.average.end_task()
-        self.week.end(optimizer, pl_module, target)
-        if trainer.is_global_zero:
-            self._save_beside(target.parent)
         self._mend_checkpoints(trainer)
         if self.earlier is not None:
             self._score(trainer, pl_module)
-
-    def _save_beside(self, folder: Path) -> None:
-        """What the method knows and the average; those of the week before are kept."""
-        self.week.keep_before(folder / METHOD_FILE, week_of_method)
-        self.week.keep_before(folder / AVERAGE_FILE, week_of_average)
-        if self.in_loop is not None:
-            self.in_loop.save(folder / METHOD_FILE, self.week.start.week)
-        if self.average is not None:
-            self.average.save(folder, week=self.week.start.week)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._trains:
@@ -204,15 +166,11 @@ class ContinualCallback(Callback):
         if not self._steps:
             return
         self._steps = False
-        self.week.after_step(self._optimizer(trainer))
-        if self.in_loop is not None:
-            self.in_loop.observe()
-        if self.average is not None:
-            self.average.step()
+        self.after_step(self._optimizer(trainer))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has of the week, of the average and of the method."""
-        state: dict[str, Any] = {"week": self.week.state()}
+        state: dict[str, Any] = {"week": self.state()}
         if self.average is not None:
             state["average"] = self.average.state_dict()
         if self.in_loop is not None:
@@ -220,62 +178,20 @@ class ContinualCallback(Callback):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._saved_week = state_dict.get("week")
-        self._saved_average = state_dict.get("average")
-        self._saved_method = state_dict.get("method")
-
-    def _resume(self, trainer: Trainer, optimizer: Optimizer, target: Path) -> None:
-        """Go on with the week of a checkpoint, and with no other."""
-        if self._saved_week is not None:
-            self.week.resume(self._saved_week, str(trainer.ckpt_path), trainer.global_step)
-            return
-        self.week.resume_unknown(target)
-        if self.week.policy == CONTINUAL:
-            warn_of_fresh(optimizer, target)
-
-    def _begin_average(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The average of earlier weeks, or that of the checkpoint that is resumed."""
-        assert self.average_kind is not None
-        self.average = TaskAverage(pl_module, self.average_kind)
-        file = self.week.previous(self._target(trainer), AVERAGE_FILE, week_of_average)
-        if trainer.ckpt_path is not None and self._saved_average is not None:
-            self.average.load_state_dict(self._saved_average)
-        elif file is not None:
-            self.average.load(file)
-        self._saved_average = None
-
-    def _enter_loop(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the method's loss where the module has its own."""
-        if not pl_module.automatic_optimization:
-            raise ValueError("method= needs automatic optimization: yours calls its own methods")
-        assert self.make_method is not None
-        in_loop = self.in_loop = MethodInLoop(self.make_method(pl_module, self.objective))
-        if trainer.ckpt_path is not None and self._saved_method is not None:
-            in_loop.method.load_state_dict(self._saved_method)
-        else:
-            in_loop.load(self.week.previous(self._target(trainer), METHOD_FILE, week_of_method))
-        self._saved_method = None
-
-        def training_step(batch: Any, batch_idx: int) -> Tensor:
-            return in_loop.loss(*_pair(batch))
-
-        pl_module.training_step = training_step
+        self._saved = state_dict
 
     def _optimizer(self, trainer: Trainer) -> Optimizer:
         found: list[Any] = list(trainer.optimizers)
-        if self.week.policy == CONTINUAL:
+        if self.chain.policy == CONTINUAL:
             found = [x for x in map(continual_adam_in, trainer.optimizers) if x is not None]
         if len(found) != 1:
             kinds = ", ".join(type(x).__name__ for x in trainer.optimizers) or "none"
-            what = "ContinualAdamW" if self.week.policy == CONTINUAL else "optimizer"
+            what = "ContinualAdamW" if self.chain.policy == CONTINUAL else "optimizer"
             raise TypeError(
                 f"ContinualCallback needs configure_optimizers to return one {what}, and found "
                 f"{kinds}"
             )
-        return self.week.optimizer_in(found[0], "return one from configure_optimizers")
-
-    def _target(self, trainer: Trainer) -> Path:
-        return self.week.target(trainer.default_root_dir)
+        return self.optimizer_in(found[0], "return one from configure_optimizers")
 
     def _mend_checkpoints(self, trainer: Trainer) -> None:
         """Put the boundary into the checkpoints that were written after the last step."""
@@ -298,17 +214,8 @@ class ContinualCallback(Callback):
                 trainer.strategy.checkpoint_io.save_checkpoint(checkpoint, path)
 
     def _sets(self, trainer: Trainer) -> dict[str, Iterable[Any]]:
-        """The batches of this week and of earlier ones, by name."""
-        assert self.earlier is not None
-        sets, own = dict(self.earlier), trainer.val_dataloaders
-        if own is None or isinstance(own, list):
-            return sets
-        week = self.week.start.week
-        if week in sets:
-            raise ValueError(
-                f"Invalid earlier: {week!r} is this week, whose data are the validation data of fit"
-            )
-        return {**sets, week: own}
+        own = trainer.val_dataloaders
+        return self.sets(None if isinstance(own, list) else own, "the validation data of fit")
 
     def _scores(self, target: Path) -> WeeklyScores:
         return WeeklyScores(target.parent, metric="score", higher_is_better=self.higher_is_better)
@@ -332,8 +239,8 @@ class ContinualCallback(Callback):
         scores = {name: self._mean(pl_module, batches) for name, batches in sets.items()}
         if not trainer.is_global_zero:
             return
-        kept = self._scores(self._target(trainer))
-        metrics = kept.record(self.week.start.week, scores)
+        kept = self._scores(self.target(trainer.default_root_dir))
+        metrics = kept.record(self.start.week, scores)
         print(kept.sentence())
         metrics |= {f"score/{name}": score.value for name, score in scores.items()}
         for logger in trainer.loggers:
@@ -348,6 +255,13 @@ class ContinualCallback(Callback):
                 found = self.score(pl_module, batch)
                 total, count = total + float(found.sum()), count + found.numel()
         return WeekScore(total / max(1, count), count)
+
+
+def _load(thing: Any, state: Any) -> bool:
+    """Give it the state that a checkpoint has of it, where it has one."""
+    if state is not None:
+        thing.load_state_dict(state)
+    return state is not None
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:
