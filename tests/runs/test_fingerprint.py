@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tomllib
@@ -12,10 +13,9 @@ import pytest
 
 from helpers.user_project import BENCHMARK, METHOD, Project
 from longtail import cli
-from longtail.runs import fingerprint
 from longtail.runs.config import resolve
 from longtail.runs.files import RunFiles
-from longtail.runs.fingerprint import Fingerprint, Watch, change
+from longtail.runs.fingerprint import code_of
 from longtail.runs.integrity import check_folder
 
 TOY = ["--tasks", "5", "--zero-shot", "1", "--cap", "20", "--quiet", "--out", "out"]
@@ -37,6 +37,10 @@ def summary() -> dict[str, Any]:
     return json.loads(Path("out/summary.json").read_text())
 
 
+def recorded() -> dict[str, str]:
+    return tomllib.loads(Path("out/config.toml").read_text())["fingerprint"]
+
+
 def test_an_edited_method_is_computed_anew_and_says_which_file(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,8 +48,7 @@ def test_an_edited_method_is_computed_anew_and_says_which_file(
     assert cli.main(command) == 0
     weights, config = Path("out/model.safetensors"), Path("out/config.toml").read_bytes()
     first = weights.read_bytes()
-    recorded = tomllib.loads(config.decode())["fingerprint"]
-    assert set(recorded["code"]) == {"fp_method.py", "fp_method_helper.py"}
+    assert set(recorded()) == {"fp_method.py", "fp_method_helper.py"}
     assert cli.main(command) == 0
     assert Path("out/config.toml").read_bytes() == config
     assert capsys.readouterr().err == ""
@@ -92,15 +95,26 @@ def test_fresh_computes_what_is_finished_and_takes_the_folder_of_another(project
     assert not check_folder(Path("out")).damaged
 
 
+def test_a_comment_changes_nothing(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    command = with_method(project, "fp_comment")
+    assert cli.main(command) == 0
+    first = Path("out/timing.json").read_bytes()
+    path = project.folder / "fp_comment_helper.py"
+    project.write("fp_comment_helper", f"# one\n\n{path.read_text()}  # and another\n")
+    assert cli.main(command) == 0
+    assert Path("out/timing.json").read_bytes() == first
+    assert capsys.readouterr().err == ""
+
+
 def test_data_that_were_cut_are_read_again(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    project.write("fp_weeks", BENCHMARK.format(file="'weeks.csv'"))
+    project.write("fp_weeks", BENCHMARK.format(file="settings.file"))
     path = project.write_numbers(16)
     command = ["run", "fp_weeks", "--quiet", "--out", "out"]
     assert cli.main(command) == 0
-    entry = tomllib.loads(Path("out/config.toml").read_text())["fingerprint"]["data"]["weeks.csv"]
-    assert entry["bytes"] == path.stat().st_size
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert recorded()["weeks.csv"] == f"{path.stat().st_size} bytes, {sha256}"
     os.utime(path)  # touched, and as it was
     assert cli.main(command) == 0
     assert (capsys.readouterr().err, summary()["tasks"]) == ("", 4)
@@ -114,36 +128,31 @@ def test_data_that_were_cut_are_read_again(
     assert cli.main(command) == 0
 
 
-def test_a_file_that_a_setting_names_counts_whoever_reads_it(project: Project) -> None:
-    project.write("fp_named", BENCHMARK.format(file="settings.file"))
-    project.write_numbers(8, name="a.csv")
-    assert cli.main(["run", "fp_named", "--file", "a.csv", "--quiet", "--out", "out"]) == 0
-    data = tomllib.loads(Path("out/config.toml").read_text())["fingerprint"]["data"]
-    assert list(data) == ["a.csv"]
-
-
-def test_weights_in_a_folder_that_a_setting_names_count_though_python_sees_none(
-    project: Project,
+def test_the_files_of_a_folder_that_a_setting_names_count(
+    project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    project.write("fp_folder", BENCHMARK.format(file="'weeks.csv'"))
-    project.write_numbers(8)
-    Path("bert").mkdir()
-    Path("bert/model.safetensors").write_bytes(b"weights")
-    Path("bert/README.md").write_text("which nobody reads")
-    assert cli.main(["run", "fp_folder", "--file", "bert", "--quiet", "--out", "out"]) == 0
-    data = tomllib.loads(Path("out/config.toml").read_text())["fingerprint"]["data"]
-    assert set(data) == {"weeks.csv", str(Path("bert/model.safetensors"))}
+    project.write("fp_folder", BENCHMARK.format(file="settings.file + '/a.csv'"))
+    Path("weeks").mkdir()
+    project.write_numbers(8, name="weeks/a.csv")
+    project.write_numbers(8, name="weeks/b.csv")
+    command = ["run", "fp_folder", "--file", "weeks", "--quiet", "--out", "out"]
+    assert cli.main(command) == 0
+    assert recorded()["weeks"].startswith("2 files, ")
+    assert cli.main(command) == 0
+    assert capsys.readouterr().err == ""
+    project.write_numbers(8, slope=-2.0, name="weeks/b.csv")
+    assert cli.main(command) == 0
+    assert "weeks has changed since out was computed" in capsys.readouterr().err
 
 
-def test_a_benchmark_names_files_that_python_does_not_see(project: Project) -> None:
+def test_a_benchmark_names_the_files_that_no_setting_does(project: Project) -> None:
     text = BENCHMARK.format(file="'weeks.csv'")
     text = text.replace("(Settings, build)", "(Settings, build, files=lambda s: ['big.h5'])")
-    project.write("fp_declared", text)
+    project.write("fp_declared", text.replace('= field(default="weeks.csv"', '= field(default=""'))
     project.write_numbers(8)
     Path("big.h5").write_bytes(b"\x89HDF")
     assert cli.main(["run", "fp_declared", "--quiet", "--out", "out"]) == 0
-    data = tomllib.loads(Path("out/config.toml").read_text())["fingerprint"]["data"]
-    assert set(data) == {"weeks.csv", "big.h5"}
+    assert set(recorded()) == {"fp_declared.py", "big.h5"}
 
 
 def test_a_run_that_was_begun_with_other_code_begins_again(
@@ -161,6 +170,7 @@ def test_a_run_that_was_begun_with_other_code_begins_again(
 
 
 def test_ours_have_no_fingerprint(project: Project) -> None:
+    Path("power").mkdir()  # a folder with the name of a word that a setting may be
     assert cli.main(["run", "toy", *TOY]) == 0
     assert "fingerprint" not in Path("out/config.toml").read_text()
 
@@ -170,76 +180,62 @@ def test_a_config_with_a_fingerprint_repeats_the_run(project: Project) -> None:
     assert cli.main(["run", "--config", "out/config.toml", "--quiet", "--out", "again"]) == 0
     for name in ("config.toml", "summary.json", "scores.jsonl", "model.safetensors"):
         assert Path("again", name).read_bytes() == Path("out", name).read_bytes()
-    assert resolve(file="out/config.toml").id in json.dumps(
-        json.loads(Path("out/checksums.json").read_text())
-    )
+    assert resolve(file="out/config.toml").id in Path("out/checksums.json").read_text()
 
 
-def declared(project: Project, name: str, paths: list[str]) -> Fingerprint:
-    """The fingerprint of a benchmark that says it reads these files, which are written here."""
-    for path in paths:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(path)
-    text = BENCHMARK.format(file="'weeks.csv'")
+def code(method: str = "finetune", **flags: str) -> dict[str, str]:
+    return code_of(resolve("toy", flags={"method": method, **flags}))
+
+
+def test_code_is_a_module_and_what_it_imports_of_its_project_executed_or_not(
+    project: Project,
+) -> None:
+    project.write("uc_lib.__init__", "from . import shapes")
+    project.write("uc_lib.shapes", "import numpy, torch, longtail.methods")
+    project.write("uc_lib.late", "open('executed', 'w')")
+    project.write("uc_lib.unused", "")
+    project.write("uc_broken", "def (:")
+    project.write("uc_folder.below", "")
     project.write(
-        name, text.replace("(Settings, build)", f"(Settings, build, files=lambda s: {paths})")
+        "uc_main",
+        """
+        import json
+        from longtail.methods import Finetune
+        from uc_lib import shapes as s
+
+        class Mine(Finetune):
+            def end_task(self, examples):
+                import uc_broken
+                from uc_folder import below
+                from uc_lib.late import nothing
+        """,
     )
-    return Watch(resolve(name)).fingerprint()
-
-
-def test_many_files_are_told_by_a_pattern(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fingerprint, "MOST_FILES", 3)
-    images = [f"images/{name}.png" for name in ("a/1", "a/2", "b/3", "c/4", "d/[5]")]
-    before = declared(project, "fp_images", images)
-    ((pattern, found),) = before.data.items()
-    assert pattern == str(Path("images", "**", "*.png"))
-    assert found["files"] == 5
-    now = Fingerprint(before.code)
-    assert change(before, now) is None
-    Path("images/d/[5].png").write_text("another")
-    assert change(before, now) == f"{pattern} has changed"
-
-
-def test_many_files_of_many_kinds_are_told_by_their_folder(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fingerprint, "MOST_FILES", 3)
-    data = declared(project, "fp_parts", [f"parts/x.{i}" for i in range(9)]).data
-    assert {pattern: entry["files"] for pattern, entry in data.items()} == {
-        str(Path("parts", "*")): 9
+    assert set(code("uc_main:Mine")) == {
+        "uc_main.py",
+        "uc_broken.py",
+        "uc_folder/below.py",
+        "uc_lib/__init__.py",
+        "uc_lib/shapes.py",
+        "uc_lib/late.py",
     }
+    assert not Path("executed").exists()
 
 
-def test_what_changed_is_said_in_a_few_words() -> None:
-    before = Fingerprint({"a.py": "1", "b.py": "2"})
-    assert change(None, before) is None
-    assert change(before, before) is None
-    assert change(before, Fingerprint({"a.py": "1", "b.py": "3"})) == "b.py has changed"
-    now = Fingerprint({"a.py": "1", "c.py": "2"})
-    assert change(before, now) == "b.py is no longer part of the code and 1 more"
-    assert change(Fingerprint(), Fingerprint({"a.py": "1"})) == "a.py is new"
+def test_the_code_is_what_was_imported_not_what_is_on_the_disk(project: Project) -> None:
+    text = "from longtail.methods import Finetune\n\nclass Mine(Finetune):\n    x = {}\n"
+    path = project.write("uc_edited", text.format(1))
+    before = code("uc_edited:Mine")
+    path.write_text(text.format(22))
+    assert code("uc_edited:Mine") == before
+    project.forget()
+    assert code("uc_edited:Mine") != before
 
 
 def test_an_optimizer_and_a_boundary_of_the_users_count_too(project: Project) -> None:
-    project.write(
-        "fp_optim",
-        """
-        from torch.optim import SGD
-
-        class Mine(SGD):
-            pass
-        """,
-    )
+    project.write("fp_optim", "from torch.optim import SGD\n\nclass Mine(SGD):\n    pass\n")
     project.write(
         "fp_boundary", "def forget(optimizer, model, task):\n    optimizer.state.clear()\n"
     )
     flags = {"train.optimizer": "fp_optim:Mine", "optimizer": "fp_boundary:forget"}
-    config = resolve("toy", flags=flags)
-    assert set(fingerprint.code_now(config).code) == {"fp_optim.py", "fp_boundary.py"}
-    config = resolve("toy", flags={"train.optimizer": "torch.optim:SGD"})
-    assert set(fingerprint.code_now(config).code) == {
-        "torch/optim/__init__.py",
-        "torch/optim/sgd.py",
-    }
+    assert set(code(**flags)) == {"fp_optim.py", "fp_boundary.py"}
+    assert code(**{"train.optimizer": "torch.optim:SGD"}) == {}

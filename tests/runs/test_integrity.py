@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from longtail.cli import main
 from longtail.report.results import load
+from longtail.runs import files
 from longtail.runs.config import resolve
 from longtail.runs.integrity import check_folder
 from longtail.runs.session import RunOptions, train_run, train_stack
@@ -35,46 +37,34 @@ def run(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_finished_run_that_lost_its_settings_is_not_relabelled(run: Path):
-    (run / "config.toml").unlink()
-    with pytest.raises(ValueError, match=r"has lost its config\.toml, and is of another conf"):
-        train_run(small(method="agem", seed=7), run, QUIET)
-    assert not (run / "config.toml").exists()  # the wrong ones are never written
-
-
-def test_the_settings_it_was_started_with_write_the_file_anew(run: Path, finished: Path):
-    (run / "config.toml").unlink()
+@pytest.mark.parametrize("finished_too", [True, False], ids=["finished", "begun"])
+def test_a_run_that_lost_its_settings_is_not_relabelled(run: Path, finished_too: bool):
+    settings = run / "config.toml"
+    content = settings.read_bytes()
+    settings.unlink()
+    if not finished_too:
+        (run / "summary.json").unlink()
+    for other in (small(method="agem", seed=7), small(method="derpp")):
+        with pytest.raises(ValueError, match=r"has lost its config\.toml.* put the file back"):
+            train_run(other, run, QUIET)
+        assert not settings.exists()  # the wrong ones are never written
+    settings.write_bytes(content)
     train_run(small(method="derpp"), run, QUIET)
-    assert (run / "config.toml").read_bytes() == (finished / "config.toml").read_bytes()
+    assert not check_folder(run).damaged
 
 
-@pytest.mark.parametrize("left", ["checksums.json", "snapshot"])
-def test_one_witness_is_enough_and_none_is_too_few(run: Path, left: str):
-    (run / "config.toml").unlink()
-    for name in {"checksums.json", "snapshot"} - {left}:
-        shutil.rmtree(run / name) if name == "snapshot" else (run / name).unlink()
-    with pytest.raises(ValueError, match="is of another configuration"):
-        train_run(small(method="agem"), run, QUIET)
-    shutil.rmtree(run / left) if left == "snapshot" else (run / left).unlink()
-    with pytest.raises(ValueError, match="nothing else there says which run it was: put the file"):
-        train_run(small(method="derpp"), run, QUIET)
-    assert not (run / "config.toml").exists()
+def test_whoever_is_killed_while_a_run_is_removed_leaves_its_settings(run: Path, monkeypatch):
+    def killed(path: Path) -> None:
+        raise EOFError
 
-
-def test_an_unfinished_folder_is_not_locked_out_by_one_wrong_command(tmp_path: Path, finished):
-    def stop(run) -> None:
-        if run.position.task == 2:
-            raise EOFError
-
-    out = tmp_path / "run"
-    options = RunOptions("cpu", threads=1, snapshot_minutes=0, quiet=True)
+    monkeypatch.setattr(files, "remove_snapshot", killed)
     with pytest.raises(EOFError):
-        train_run(small(method="derpp"), out, options, on_step=stop)
-    (out / "config.toml").unlink()
+        train_run(small(method="derpp"), run, replace(QUIET, fresh=True))
+    monkeypatch.undo()
     with pytest.raises(ValueError, match="method is 'derpp' there and 'agem' here"):
-        train_run(small(method="agem"), out, QUIET)
-    train_run(small(method="derpp"), out, QUIET)
-    assert (out / "summary.json").read_bytes() == (finished / "summary.json").read_bytes()
+        train_run(small(method="agem"), run, QUIET)
+    train_run(small(method="derpp"), run, QUIET)
+    assert not check_folder(run).damaged
 
 
 def test_settings_of_another_run_beside_finished_results_are_refused(run: Path, tmp_path: Path):

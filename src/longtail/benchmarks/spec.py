@@ -56,8 +56,8 @@ class BenchmarkSpec(Generic[S]):
             to fit into so much memory; None where examples take little.
         captured_fisher: whether EWC's pass at the end of a task replays CUDA graphs, which pays
             where thousands of tasks end.
-        files: settings -> data files that a run depends on and Python does not see being opened, as
-            those that h5py and pyarrow read. A run is computed anew where one has changed.
+        files: settings -> data files, or folders of them, that a run depends on beside those that
+            a setting names. A run is computed anew where one has changed.
     """
 
     Settings: type[S]

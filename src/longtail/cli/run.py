@@ -22,7 +22,7 @@ EXAMPLES = """examples:
   longtail run toy --method ewc --help                 all settings, with their defaults
 
 Calling it again with the same --out resumes an interrupted run and leaves a finished one alone,
-unless your own code or the data files it read have changed: then it is computed anew.
+unless your own code or data files have changed: then it is computed anew.
 """
 USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] [settings]"
 RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}

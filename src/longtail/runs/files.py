@@ -140,12 +140,17 @@ class TrainingFiles(ABC):
     def read_settings(self) -> dict[str, Any]: ...
 
     @abstractmethod
-    def read_fingerprint(self) -> Any:
-        """What `write_settings` was given as such; None where there is none, or no such file."""
+    def read_fingerprint(self) -> dict[str, str]:
+        """What else the runs depend on, as `write_settings` was told; of all in a stack together.
+
+        Raises:
+            OSError: there are no settings.
+            ValueError: they are damaged.
+        """
 
     @abstractmethod
     def write_settings(
-        self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
+        self, content: Mapping[str, Any], fingerprint: Mapping[str, str] | None = None
     ) -> None: ...
 
     def names(self) -> tuple[str, ...]:
@@ -179,16 +184,22 @@ class TrainingFiles(ABC):
             write_mark(self.folder, Mark(self.KIND))
 
     def clear(self) -> None:
-        """Remove what training wrote here, the end mark first; nobody else's files."""
+        """Remove what training wrote here; nobody else's files.
+
+        The end mark goes first and the settings last: whoever is killed in between leaves a folder
+        that says which run it was.
+        """
         self.refuse_strangers()
         self.written.clear()
         for name in self.names():
-            (self.folder / name).unlink(missing_ok=True)
+            if name != self.SETTINGS:
+                (self.folder / name).unlink(missing_ok=True)
         for path in snapshots_in(self.snapshots):
             remove_snapshot(path)
         self.remove_left_drafts()
         with suppress(OSError):  # there is none, or somebody else's files are in it
             self.snapshots.rmdir()
+        self.settings.unlink(missing_ok=True)
 
     def remove_left_drafts(self) -> None:
         """Remove what killed processes have left of files that may never be written again."""
@@ -303,8 +314,8 @@ class RunFiles(TrainingFiles):
         found.pop(self.FINGERPRINT, None)
         return found
 
-    def read_fingerprint(self) -> Any:
-        return self._read_toml().get(self.FINGERPRINT) if self.settings.exists() else None
+    def read_fingerprint(self) -> dict[str, str]:
+        return _texts(self._read_toml().get(self.FINGERPRINT))
 
     def _read_toml(self) -> dict[str, Any]:
         try:
@@ -313,7 +324,7 @@ class RunFiles(TrainingFiles):
             raise ValueError(f"{self.SETTINGS}: {error}") from None
 
     def write_settings(
-        self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
+        self, content: Mapping[str, Any], fingerprint: Mapping[str, str] | None = None
     ) -> None:
         further = {self.FINGERPRINT: fingerprint} if fingerprint else {}
         self._write(self.SETTINGS, tomli_w.dumps({**content, **further}))
@@ -349,6 +360,12 @@ class RunFiles(TrainingFiles):
                 yield int(entry["after"]), tasks, np.array(values)
 
 
+def _texts(values: Any) -> dict[str, str]:
+    """The texts of a table; none where a file has something else in its place."""
+    table = values if isinstance(values, dict) else {}
+    return {name: value for name, value in table.items() if isinstance(value, str)}
+
+
 def _checked_scores(entry: Any, number: int, before: int) -> dict[str, Any]:
     """The scores of a line of scores.jsonl; `ValueError` where it cannot be one."""
     found = entry.get("scores") if isinstance(entry, dict) else None
@@ -382,14 +399,11 @@ class StackFiles(TrainingFiles):
         found.pop(self.FINGERPRINT, None)
         return found
 
-    def read_fingerprint(self) -> Any:
-        """Of all its runs: they share their code and read their data together."""
-        if not self.settings.exists():
-            return None
-        return parse_json(self.settings, dict).get(self.FINGERPRINT)
+    def read_fingerprint(self) -> dict[str, str]:
+        return _texts(parse_json(self.settings, dict).get(self.FINGERPRINT))
 
     def write_settings(
-        self, content: Mapping[str, Any], fingerprint: Mapping[str, Any] | None = None
+        self, content: Mapping[str, Any], fingerprint: Mapping[str, str] | None = None
     ) -> None:
         further = {self.FINGERPRINT: fingerprint} if fingerprint else {}
         self._write(self.SETTINGS, to_json({**content, **further}))

@@ -1,209 +1,150 @@
-"""What a run depends on beside its settings: the user's own code, and the data files it read.
+"""What a run depends on beside its settings: the user's own code, and data files.
 
 Both are recorded in ``config.toml``, and a run whose code or data have changed since is computed
 anew. A run of ours on data of ours has neither, so its files are as they always were:
 
-    [fingerprint.code]
-    "my_methods.py" = "2c26b46b68ff..."       the SHA-256 of a source file
+    [fingerprint]
+    "my_methods.py" = "2c26b46b68ff..."                  the SHA-256 of what its code says
+    "data/tickets.csv" = "1048 bytes, fcde2b2edba5..."   and of what a file holds
 
-    [fingerprint.data."data/tickets.csv"]
-    bytes = 1048
-    sha256 = "fcde2b2edba5..."
-
-Settings, code and data fix a run; dates of files do not, so that a copy of a file is the same file.
+Code is what Python reads of a source file, so that a comment changes nothing: that of the modules
+that a user named for benchmark, method, optimizer or policy, and of what they import of their
+project. Data are the files that settings of the benchmark name; of a folder, the files in it.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from glob import escape, iglob
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import resolve_name
 from pathlib import Path
-from typing import Any, Literal, get_origin, get_type_hints
+from types import ModuleType
+from typing import Literal, get_origin, get_type_hints
 
-from longtail import benchmarks
 from longtail.runs.config import RunConfig, load_benchmark, method_class
+from longtail.support.doors import OURS
+from longtail.support.downloads import digest
 from longtail.support.modules import import_object
-from longtail.support.opened import content, listen, listen_below, read_by
-from longtail.support.user_code import sources
 
-# Kinds of files that libraries open by themselves, where Python does not see it.
-NATIVE = (".safetensors", ".gguf", ".h5", ".hdf5", ".parquet", ".arrow")
-MOST_FILES = 200  # beyond, files of one folder and kind are one entry
+NOT_A_PROJECTS = {*OURS, *sys.stdlib_module_names}
+INSTALLED = {"site-packages", "dist-packages"}
 
 
-@dataclass(frozen=True)
-class Fingerprint:
-    """The code and the data of a run.
+def fingerprint(config: RunConfig) -> dict[str, str]:
+    """The code and the data of a run as they are now, by the names of the files."""
+    return code_of(config) | data_of(config)
 
-    Args:
-        code: SHA-256 of source files, by their names in the project; of installed ones a version.
-        data: size and SHA-256 of files by their paths as the code named them, or of all files that
-            a pattern stands for, as ``images/*.png``.
+
+def change(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
+    """What is no longer as a run had it, as the beginning of a sentence; None where nothing is.
+
+    A file that is not here, as in a copy of the folder on another machine, does not count: nobody
+    could compute the run anew.
     """
-
-    code: Mapping[str, str] = field(default_factory=dict)
-    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.code or self.data)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for TOML and JSON, without a part that is empty."""
-        data = {path: dict(entry) for path, entry in self.data.items()}
-        return {name: part for name, part in (("code", dict(self.code)), ("data", data)) if part}
+    for name, held in before.items():
+        if now.get(name, held) != held:
+            return f"{name} has changed"
+    return None
 
 
-def read(content: Any) -> Fingerprint | None:
-    """One from a file; None where there is none, as from before they were recorded."""
-    if not isinstance(content, Mapping):
-        return None
-    code, data = content.get("code", {}), content.get("data", {})
-    if not isinstance(code, Mapping) or not isinstance(data, Mapping):
-        return None
-    entries = {str(k): v for k, v in data.items() if isinstance(v, Mapping)}
-    return Fingerprint({str(k): str(v) for k, v in code.items()}, entries)
-
-
-def user_modules(config: RunConfig) -> tuple[str, ...]:
-    """The modules that a user named for benchmark, method, optimizer or policy, or wrote them in.
-
-    None where all is ours.
-    """
-    named = [] if config.benchmark in benchmarks.BENCHMARKS else [config.benchmark]
+def code_of(config: RunConfig) -> dict[str, str]:
+    """The user's code behind a run, by the names of its files in the project."""
+    modules = [config.benchmark, load_benchmark(config.benchmark).build.__module__]
     for path in (config.method, config.train.optimizer, config.optimizer):
         if ":" in path:
-            module = path.partition(":")[0]
-            found = import_object(path)
-            named += [module, getattr(found, "__module__", None) or module]
-    named.append(method_class(config.method).__module__)
-    return tuple(dict.fromkeys(n for n in named if n.partition(".")[0] != "longtail"))
+            modules += [path.partition(":")[0], str(import_object(path).__module__)]
+    modules.append(method_class(config.method).__module__)
+    return _code_behind(tuple(sys.modules[name] for name in modules if name in sys.modules))
 
 
-def code_now(config: RunConfig) -> Fingerprint:
-    """The code that this process would train a run with; of its data nothing is known yet."""
+@cache
+def _code_behind(modules: tuple[ModuleType, ...]) -> dict[str, str]:
+    """The first answer stays, whatever becomes of the files.
+
+    This process goes on with the code that it has imported.
+    """
     code: dict[str, str] = {}
-    for module in user_modules(config):
-        code |= {name: source.mark for name, source in sources(module).items()}
-    return Fingerprint(dict(sorted(code.items())))
+    waiting = [module.__name__ for module in modules]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        path = None if name in seen else _file_of(name)
+        seen.add(name)
+        if path is None:
+            continue
+        package = name if path.stem == "__init__" else name.rpartition(".")[0]
+        said = content = path.read_bytes()
+        with suppress(SyntaxError, ImportError):  # in a file that was never imported
+            tree = ast.parse(content)
+            said = ast.unparse(tree).encode()
+            waiting += [package, *_imported(tree, package)]
+        label = "/".join([*filter(None, package.split(".")), path.name])
+        code[label] = hashlib.sha256(said).hexdigest()
+    return dict(sorted(code.items()))
 
 
-def depends_on_files(config: RunConfig) -> bool:
-    """Whether a run can have a fingerprint: it has code of a user's, or settings name its data."""
-    return bool(user_modules(config)) or any(True for _ in _named(config))
+def _file_of(name: str) -> Path | None:
+    """The source of a module of a user's project; what is Python's, installed or ours has none."""
+    if name.partition(".")[0] in NOT_A_PROJECTS:
+        return None
+    spec = _located(name)
+    path = Path((spec and spec.origin) or "")
+    is_source = path.suffix == ".py" and path.is_file()
+    return path if is_source and not INSTALLED & {*path.parts} else None
 
 
-class Watch:
-    """Notes what files runs of one method and benchmark read; made before they are built."""
-
-    def __init__(self, *configs: RunConfig) -> None:
-        self.config, self.modules = configs[0], user_modules(configs[0])
-        self.named = list(dict.fromkeys(path for config in configs for path in _named(config)))
-        if self.modules:
-            listen()
-        listen_below(path for path in self.named if path.is_dir())
-
-    def fingerprint(self) -> Fingerprint:
-        """The code, and the data read so far."""
-        code = [source.path for module in self.modules for source in sources(module).values()]
-        folders = [path for path in self.named if path.is_dir()]
-        paths = [str(path) for path in self.named if path.is_file()]
-        beside = (path for folder in folders for path in folder.iterdir())
-        paths += [str(path) for path in beside if path.suffix in NATIVE and path.is_file()]
-        paths += read_by(code, folders)
-        return Fingerprint(code_now(self.config).code, _measured(paths))
+def _located(name: str) -> ModuleSpec | None:
+    """Where a module is; nothing is imported to find out."""
+    if name in sys.modules:
+        return sys.modules[name].__spec__
+    parent = name.rpartition(".")[0]
+    package = _located(parent) if parent else None
+    folders = package.submodule_search_locations if package else None
+    return None if parent and folders is None else PathFinder.find_spec(name, folders)
 
 
-def _named(config: RunConfig) -> Iterator[Path]:
-    """Files and folders that settings of the benchmark name, or that it says it reads.
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    """The names of modules that a source imports, within functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)  # may be modules, too
+
+
+def data_of(config: RunConfig) -> dict[str, str]:
+    """The files and folders that settings of the benchmark name, or that it says it reads.
 
     A setting that is one of a few words names none, whatever lies in the current folder.
     """
     spec = load_benchmark(config.benchmark)
-    words = [n for n, hint in get_type_hints(spec.Settings).items() if get_origin(hint) is Literal]
-    given = {name: value for name, value in vars(config.data).items() if name not in words}
-    values = [v for v in given.values() if isinstance(v, str | Path) and str(v)]
-    files = spec.files
-    declared = [] if files is None else list(files(config.data))
-    for value in dict.fromkeys(map(str, (*values, *declared))):
-        if "\0" not in value and len(value) < 4096 and os.path.exists(value):
-            yield Path(value)
+    kinds = get_type_hints(spec.Settings)
+    named = [v for name, v in vars(config.data).items() if get_origin(kinds[name]) is not Literal]
+    if spec.files is not None:
+        named += spec.files(config.data)
+    paths = [str(value) for value in named if isinstance(value, str | Path)]
+    return {path: _held(path) for path in paths if os.path.exists(path)}
 
 
-def _measured(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
-    found = {}
-    for path in _grouped(sorted(set(paths))):
-        try:
-            found[path] = measure(path)
-        except OSError:  # a temporary file that is gone: nothing to compare with later
-            continue
-    return found
+def _held(path: str) -> str:
+    """Size and SHA-256 of a file; of a folder those of the files in it, as one."""
+    if os.path.isdir(path):
+        inside = sorted(entry.path for entry in os.scandir(path) if entry.is_file())
+        text = "\n".join(f"{os.path.basename(file)}: {_held(file)}" for file in inside)
+        return f"{len(inside)} files, {hashlib.sha256(text.encode()).hexdigest()}"
+    state = os.stat(path)
+    return f"{state.st_size} bytes, {_sha256(path, state.st_size, state.st_mtime_ns)}"
 
 
-def _grouped(paths: list[str]) -> list[str]:
-    """The paths, or where they are too many to list, patterns for the files of a folder and kind.
-
-    A folder of folders, one a class of images, has one pattern for all of them.
-    """
-    if len(paths) <= MOST_FILES:
-        return paths
-    kinds = {(os.path.dirname(path), os.path.splitext(path)[1]) for path in paths}
-    below = ""
-    if len({kind for _, kind in kinds}) > MOST_FILES:  # file.1, file.2, ...
-        kinds = {(folder, "") for folder, _ in kinds}
-    while len(kinds) > MOST_FILES:
-        kinds, below = {(os.path.dirname(folder), kind) for folder, kind in kinds}, "**"
-    return sorted(os.path.join(escape(folder), below, f"*{escape(kind)}") for folder, kind in kinds)
-
-
-def measure(path: str) -> dict[str, Any]:
-    """Size and SHA-256 of a file, or, of those that a pattern stands for, of all together.
-
-    Raises:
-        OSError: there is no such file.
-    """
-    if os.path.exists(path):
-        return content(path)._asdict()
-    files = sorted(p for p in iglob(path, recursive=True) if os.path.isfile(p))
-    if not files:
-        raise FileNotFoundError(path)
-    total, sha = 0, hashlib.sha256()
-    for file in files:
-        found = content(file)
-        total += found.bytes
-        sha.update(f"{file}\n{found.sha256}\n".encode())
-    return {"files": len(files), "bytes": total, "sha256": sha.hexdigest()}
-
-
-def change(before: Fingerprint | None, code: Fingerprint) -> str | None:
-    """What is no longer as a run had it, as the beginning of a sentence; None where nothing is.
-
-    A data file that is not here at all, as in a copy of the folder on another machine, does not
-    count: nobody could compute the run anew.
-
-    Args:
-        before: as recorded; None says nothing, so nothing can have changed.
-        code: of now.
-    """
-    if before is None:
-        return None
-    names = dict.fromkeys((*before.code, *code.code))
-    changes = [_verb(name, before.code.get(name), code.code.get(name)) for name in names]
-    for path, entry in before.data.items():
-        try:
-            changes.append(_verb(path, dict(entry), measure(path)))
-        except OSError:
-            continue
-    found = [text for text in changes if text]
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"{found[0]}{more}" if found else None
-
-
-def _verb(name: str, before: Any, now: Any) -> str | None:
-    if before == now:
-        return None
-    if before is None:
-        return f"{name} is new"
-    return f"{name} is no longer part of the code" if now is None else f"{name} has changed"
+@cache
+def _sha256(path: str, size: int, time_ns: int) -> str:
+    """A large file is read once, as long as it is the same: the runs of a study share it."""
+    return digest(Path(path))

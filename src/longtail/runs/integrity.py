@@ -23,7 +23,6 @@ import numpy as np
 
 from longtail.runs.files import RunFiles, StackFiles, TrainingFiles
 from longtail.support.downloads import digest
-from longtail.support.opened import content
 
 TOLERANCE = 1e-6
 
@@ -60,23 +59,30 @@ def damage(files: TrainingFiles, *, weights: bool = True) -> str | None:
 def weights_damage(files: RunFiles) -> str | None:
     """What is wrong with the weights of a finished run, as a sentence; None where nothing is.
 
-    A report reads no weights, but says so: large ones are hashed once, and again when their size or
-    time has changed.
+    A report reads no weights, but says so. They are large: only those are read that were touched
+    after the run had come to its end.
     """
     try:
         recorded = files.recorded()
+        ended = _last_touched(files.checksums)
     except (OSError, ValueError):
         return None  # `damage` says it
     for name in (RunFiles.WEIGHTS, RunFiles.AVERAGE):
         wanted = recorded and recorded.sha256.get(name)
-        if wanted and (wrong := _difference(files, name, wanted, remembering=True)):
+        path = files.folder / name
+        as_it_was = path.is_file() and _last_touched(path) < ended
+        if wanted and not as_it_was and (wrong := _difference(files, name, wanted)):
             return wrong
     return None
 
 
-def _difference(
-    files: TrainingFiles, name: str, wanted: str, *, remembering: bool = False
-) -> str | None:
+def _last_touched(path: Path) -> int:
+    """When a file was last written or put there; `cp -p` gives an old time of writing."""
+    state = path.stat()
+    return max(state.st_mtime_ns, state.st_ctime_ns)
+
+
+def _difference(files: TrainingFiles, name: str, wanted: str) -> str | None:
     """Why a file that the checksums name is not the one that was written; None where it is."""
     path = files.folder / name
     if path.name != name:
@@ -84,10 +90,10 @@ def _difference(
     try:
         if not path.is_file():
             return f"{name} is missing"
-        found = content(path).sha256 if remembering else digest(path)
+        checksum = digest(path)
     except OSError as error:  # nobody may read it, or no file can have such a name
         return f"{name:.80} cannot be read: {error.strerror or error}"
-    if found != wanted:
+    if checksum != wanted:
         return f"{name} is not the file that the run wrote: its checksum differs"
     return None
 

@@ -18,17 +18,15 @@ from torch import nn
 from longtail.metrics import ScoreMatrix, curve
 from longtail.optim.cpu.build import variant
 from longtail.runs.build import build_run, build_stack
-from longtail.runs.config import RunConfig
+from longtail.runs.config import RunConfig, variant_key
 from longtail.runs.files import Journal, RunFiles, StackFiles
-from longtail.runs.fingerprint import Fingerprint, Watch, change, code_now
-from longtail.runs.fingerprint import read as read_fingerprint
+from longtail.runs.fingerprint import change, fingerprint
 from longtail.runs.integrity import damage
 from longtail.runs.progress import Moment, Reporter, Ticker
 from longtail.runs.progress import reporter as choose_reporter
 from longtail.runs.snapshot import (
     Snapshots,
     generator_state,
-    newest_config,
     seed_generators,
     set_generator_state,
 )
@@ -42,8 +40,9 @@ from longtail.support.signals import Stopped, StopRequest
 from longtail.tasks import TaskSequence
 from longtail.training import Interrupted, Run, train
 
-_ENTRIES = frozenset({"run", "generators", "scores", "seconds", "sessions", "started"})
-_LATER = frozenset({"diverged", "losses"})  # not in all snapshots of this format
+_ENTRIES = frozenset(
+    {"run", "generators", "scores", "scores_sha256", "seconds", "sessions", "started"}
+)
 LOOK_SECONDS = 5.0  # least time between two looks at whether a run diverged
 PARTIAL_SECONDS = 10.0  # least time between two writings of a stack's scores
 
@@ -117,8 +116,8 @@ def train_run(
     files, settings = RunFiles(Path(out)), config.as_dict()
     tell = reporter or choose_reporter(options.quiet, options.json)
     place = choose_device(options.device)
-    watch = Watch(config)
-    with _held(files, settings, [config.id], Claim(code_now(config), options, tell)):
+    claim = Claim(settings, (config.id,), fingerprint(config), options, tell)
+    with _held(files, claim):
         if files.result.exists():
             result = _known_summary(files)
             _require_undamaged(files)
@@ -127,7 +126,6 @@ def train_run(
                 seed_generators(derive(config.seed, "run"))
                 run = build_run(config, place)
                 _require_same_tasks(files, run.sequence)
-                record = _recorder(files, settings, watch)
                 with Session(
                     run, files, settings, tell, options.snapshot_minutes, options.stop_on_nan
                 ) as session:
@@ -136,7 +134,6 @@ def train_run(
                     if options.weights:
                         _write_weights(files, run)
                     session.write_timing()
-                    record()
                     files.finish([config.id], result)
                     session.drop_snapshots()
     tell.finish(result, str(out))
@@ -160,16 +157,17 @@ def train_stack(
     files, settings = StackFiles(Path(out)), {config.id: config.as_dict() for config in configs}
     tell = reporter or choose_reporter(options.quiet, options.json)
     place = choose_device(options.device)
-    watch = Watch(*configs)
-    claim = Claim(code_now(configs[0]), options, tell)  # they share method and benchmark
-    with _held(files, settings, list(settings), claim):
+    made_of: dict[str, str] = {}
+    for config in {variant_key(config): config for config in configs}.values():
+        made_of |= fingerprint(config)
+    claim = Claim(settings, tuple(settings), made_of, options, tell)
+    with _held(files, claim):
         if files.result.exists():
             return files.read_runs()
         with _threads(options.threads):
             seed_generators(derive(configs[0].seed, "run"))
             stack = build_stack(configs, place)
             _require_same_tasks(files, stack.run.sequence)
-            record = _recorder(files, settings, watch)
             ids = {"runs": list(settings)}
             with Session(
                 stack.run, files, ids, tell, options.snapshot_minutes, options.stop_on_nan
@@ -178,7 +176,6 @@ def train_stack(
                 result, arrays = stack_summaries(stack)
                 files.write_scores(arrays)
                 session.write_timing()
-                record()
                 files.finish(list(settings), result)
                 session.drop_snapshots()
             files.partial.unlink(missing_ok=True)
@@ -187,45 +184,26 @@ def train_stack(
 
 @dataclass(frozen=True)
 class Claim:
-    """With what a folder is claimed, beside the settings: the code, and what to do about another.
+    """With what a folder is claimed.
 
     Args:
-        code: that this process would train with.
+        settings: of the runs, as the folder's settings file has them.
+        runs: their ids.
+        made_of: the user's code and data behind them, as they are now.
         options: keep, fresh, or neither.
         tell: told what is computed anew, and why.
     """
 
-    code: Fingerprint
+    settings: Mapping[str, Any]
+    runs: tuple[str, ...]
+    made_of: Mapping[str, str]
     options: RunOptions
     tell: Reporter
 
 
-def _recorder(
-    files: RunFiles | StackFiles, settings: Mapping[str, Any], watch: Watch
-) -> Callable[[], None]:
-    """Records code and data now, that the run is built, and again when it is called.
-
-    Some benchmarks read their files task by task, those of earlier tasks in an earlier session.
-    """
-    written = read_fingerprint(files.read_fingerprint()) or Fingerprint()
-
-    def record() -> None:
-        nonlocal written
-        found = watch.fingerprint()
-        found = Fingerprint(found.code, {**written.data, **found.data})
-        if found != written or files.SETTINGS not in files.written:
-            files.write_settings(settings, found.as_dict())
-            written = found
-
-    record()
-    return record
-
-
 @contextmanager
-def _held(
-    files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str], claim: Claim
-) -> Iterator[None]:
-    """Within ``with``, the folder is this process's and holds these settings, of these runs.
+def _held(files: RunFiles | StackFiles, claim: Claim) -> Iterator[None]:
+    """Within ``with``, the folder is this process's and holds the runs of this claim.
 
     A new folder is left as it was where anything goes wrong before training begins.
     """
@@ -235,8 +213,11 @@ def _held(
             files.remove_left_drafts()
             if claim.options.fresh:
                 files.clear()
-            _claim(files, settings, runs, claim.code)
-            _renew(files, settings, claim)
+            if files.begun():
+                _refuse_another(files, claim)
+                _make_room(files, claim)
+            if not files.result.exists():
+                files.write_settings(claim.settings, {**_made_of(files), **claim.made_of})
             yield
         except Exception:
             if folder.new and not files.tasks.exists():
@@ -245,9 +226,39 @@ def _held(
             raise
 
 
-def _renew(files: RunFiles | StackFiles, settings: Mapping[str, Any], claim: Claim) -> None:
-    """Make room for the run where code or data are no longer those that it was begun with."""
-    changed = change(read_fingerprint(files.read_fingerprint()), claim.code)
+def _made_of(files: RunFiles | StackFiles) -> dict[str, str]:
+    """The code and data that a folder's runs were begun with."""
+    return files.read_fingerprint() if files.begun() else {}
+
+
+def _refuse_another(files: RunFiles | StackFiles, claim: Claim) -> None:
+    """Refuse a folder that was begun with other settings, or that does not say with which."""
+    if not files.settings.exists():
+        raise ValueError(
+            f"{files.folder} has lost its {files.SETTINGS}, so nothing says which run it was: put "
+            "the file back, or give --fresh to compute it anew, or choose another --out"
+        )
+    try:
+        difference = first_difference(files.read_settings(), claim.settings)
+    except ValueError as error:
+        raise ValueError(f"{files.folder}: {error}") from None
+    if difference:
+        key, there, here = difference
+        raise ValueError(
+            f"{files.folder} holds another configuration: {key} is {there!r} there and {here!r} "
+            "here; choose another --out or the same settings, or replace it with --fresh"
+        )
+    recorded = _recorded(files) if files.result.exists() else ()
+    if recorded and set(recorded) != set(claim.runs):
+        raise ValueError(
+            f"{files.folder}: its {files.SETTINGS} is not that of the run that finished here, "
+            f"{', '.join(recorded[:3])}; put the right one back, or choose another --out"
+        )
+
+
+def _make_room(files: RunFiles | StackFiles, claim: Claim) -> None:
+    """Remove what was computed with other code or other data than there are now."""
+    changed = change(_made_of(files), claim.made_of)
     if changed is None:
         return
     if claim.options.keep:
@@ -257,7 +268,6 @@ def _renew(files: RunFiles | StackFiles, settings: Mapping[str, Any], claim: Cla
         )
     claim.tell.warn(f"{changed} since {files.folder} was computed: it is computed anew")
     files.clear()
-    files.write_settings(settings, claim.code.as_dict())
 
 
 def _require_same_tasks(files: RunFiles | StackFiles, sequence: TaskSequence) -> None:
@@ -269,67 +279,6 @@ def _require_same_tasks(files: RunFiles | StackFiles, sequence: TaskSequence) ->
         raise ValueError(
             f"{files.tasks} lists other tasks, or other sizes, than the benchmark has now; give "
             "--fresh to compute this run anew, or choose another --out"
-        )
-
-
-def _claim(
-    files: RunFiles | StackFiles,
-    settings: Mapping[str, Any],
-    runs: Sequence[str],
-    code: Fingerprint,
-) -> None:
-    """Write the settings into a new folder; refuse one that was started with others."""
-    if files.begun() and not files.settings.exists():
-        _require_same(files, settings, runs)
-    if not files.settings.exists() or not files.begun():
-        # those whose benchmark could not be built bind nobody
-        files.write_settings(settings, code.as_dict())
-        return
-    try:
-        difference = first_difference(files.read_settings(), settings)
-    except ValueError as error:
-        raise ValueError(f"{files.folder}: {error}") from None
-    if difference:
-        key, there, here = difference
-        raise ValueError(
-            f"{files.folder} holds another configuration: {key} is {there!r} there and {here!r} "
-            "here; choose another --out or the same settings, or replace it with --fresh"
-        )
-    if files.result.exists() and (recorded := _recorded(files)) and set(recorded) != set(runs):
-        raise ValueError(
-            f"{files.folder}: its {files.SETTINGS} is not that of the run that finished here, "
-            f"{', '.join(recorded[:3])}; put the right one back, or choose another --out"
-        )
-
-
-def _require_same(
-    files: RunFiles | StackFiles, settings: Mapping[str, Any], runs: Sequence[str]
-) -> None:
-    """Refuse a folder without its settings, unless its other files say that these were they.
-
-    Settings that are written beside another run's scores would give them another name.
-    """
-    lost = f"{files.folder} has lost its {files.SETTINGS}"
-    recorded = _recorded(files)
-    if recorded:
-        same = set(recorded) == set(runs)
-        difference = "" if same else f"it is of run {', '.join(recorded[:3])}, not {runs[0]}"
-    elif not files.has_snapshots() and not files.result.exists():
-        return  # it comes from the very beginning: nothing was learned yet
-    else:
-        there = newest_config(files.snapshots)
-        if there is None:
-            raise ValueError(
-                f"{lost}, and nothing else there says which run it was: put the file back, or "
-                "delete the folder, or choose another --out"
-            )
-        here = settings if isinstance(files, RunFiles) else {"runs": list(runs)}
-        found = first_difference(there, here)
-        difference = found and f"{found[0]} is {found[1]!r} there and {found[2]!r} here"
-    if difference:
-        raise ValueError(
-            f"{lost}, and is of another configuration: {difference}; repeat the command with the "
-            "settings it was started with, which writes the file anew, or choose another --out"
         )
 
 
@@ -588,15 +537,15 @@ class Session:
     def _usable(self, state: dict[str, Any]) -> str | None:
         missing = _ENTRIES - state.keys()
         if not missing and isinstance(state["run"], dict):
-            missing = self.run.state_dict().keys() - _LATER - state["run"].keys()
+            missing = self.run.state_dict().keys() - state["run"].keys()
         if missing:
             return f"it has no {min(missing)}"
         if self.journal is None:
             return None
-        size, sha256 = state["scores"], state.get("scores_sha256")
+        size = state["scores"]
         if self.journal.on_disk() < size:
             return f"{self.journal.path.name} has lost lines it counts on"
-        if sha256 and size and not self.journal.begins_with(size, sha256):
+        if not self.journal.begins_with(size, state["scores_sha256"]):
             return f"{self.journal.path.name} has other lines than it counts on"
         return None
 

@@ -200,16 +200,6 @@ def _refuse_format(content: dict[str, Any], path: Path) -> None:
         )
 
 
-def newest_config(folder: Path) -> dict[str, Any] | None:
-    """The settings of the newest snapshot that is whole; None where there is none."""
-    for path in reversed(Snapshots(folder).files()):
-        try:
-            return _read(path)["config"]
-        except ValueError:
-            continue
-    return None
-
-
 def _number(files: list[Path]) -> int:
     return int(files[-1].name.split("-")[0]) if files else 0
 

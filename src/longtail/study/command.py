@@ -19,9 +19,9 @@ from longtail.report.labelling import AVERAGES, BESIDE, average_labels, told_see
 from longtail.report.reading import read_plan
 from longtail.report.results import load
 from longtail.report.selection import best_values, family_name, labels_of, place
+from longtail.runs import fingerprint
 from longtail.runs.config import cannot_stack
 from longtail.runs.files import StudyFiles
-from longtail.runs.fingerprint import code_now, user_modules
 from longtail.runs.loggers import require
 from longtail.study.collection import parts_asked, read_collection
 from longtail.study.display import Overview, overview
@@ -426,8 +426,10 @@ def make_plan(
 
 def code_of(runs: list[Planned]) -> dict[str, str]:
     """The user's source files behind the runs of a study, and their SHA-256, as they are now."""
-    kinds = {user_modules(run.config): run.config for run in runs}
-    return {k: v for config in kinds.values() for k, v in code_now(config).code.items()}
+    code: dict[str, str] = {}
+    for run in runs:
+        code |= fingerprint.code_of(run.config)
+    return code
 
 
 def train_jobs(

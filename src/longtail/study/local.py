@@ -35,7 +35,6 @@ from typing import Any
 from longtail.study.display import Overview
 from longtail.study.jobs import Job, JobOptions, train_job
 from longtail.support.machine import usable_cores
-from longtail.support.opened import listen
 from longtail.support.processes import new_process, safe_path
 from longtail.support.signals import SIGNALS
 
@@ -188,7 +187,6 @@ def take_jobs(pipe: Connection, slot: int, workers: int, out: Path, options: Job
     """
     if OWN_GROUP:
         os.setpgrp()
-    listen()  # a user's module is imported with the first job, and may read its data then
     options = _placed(slot, workers, options)
 
     def send(kind: str, content: dict[str, Any]) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from longtail.names import __version__
 from longtail.runs.files import RunFiles, StackFiles, StudyFiles
-from longtail.runs.fingerprint import Fingerprint, change, code_now, depends_on_files, user_modules
-from longtail.runs.fingerprint import read as read_fingerprint
+from longtail.runs.fingerprint import change, fingerprint
 from longtail.study.expand import Planned
 from longtail.support.files import parse_json
 
 Files = RunFiles | StackFiles
-UNRECORDED = (
-    "the same settings; what code and data they had was not recorded, as before version 0.2 "
-    "(--fresh computes them anew)"
-)
 
 
 @dataclass
@@ -111,44 +107,39 @@ def survey(
         fresh: compute all that is wanted anew.
     """
     found = Survey(wanted=frozenset(run.id for run in wanted), fresh=fresh)
-    changes: dict[tuple[str, tuple[str, ...]], str | None] = {}
+    changes: dict[tuple[Any, ...], str | None] = {}
     for run in {run.id: run for run in (*wanted, *listed)}.values():
         asked = run.id in found.wanted
         files = finished.get(run.id) or (begun.get(run.id) if asked else None)
         if files is None:
             continue
-        key = str(files.folder), user_modules(run.config)
+        made_of = fingerprint(run.config)
+        key = files.folder, *made_of.items()  # the runs of a stack share a folder, maybe not data
         if key not in changes:
-            changes[key] = "--fresh was given" if fresh and asked else _changed(run, files)
+            changes[key] = "--fresh was given" if fresh and asked else _changed(made_of, files)
         why = changes[key]
         if asked:
             found.folders[run.id] = files
         if why is None and asked and run.id in finished:
-            found.reused.setdefault(_reason(run, files), []).append(run)
+            found.reused.setdefault(_reason(made_of, files), []).append(run)
         elif why is not None:
             (found.anew if asked else found.outside).setdefault(why, []).append(run)
     return found
 
 
-def _changed(run: Planned, files: Files) -> str | None:
+def _changed(made_of: Mapping[str, str], files: Files) -> str | None:
     """Why a finished run is not what would be computed now; None where it is."""
-    if not depends_on_files(run.config):
+    if not made_of:
         return None
-    return change(_recorded(files), code_now(run.config))
-
-
-def _recorded(files: Files) -> Fingerprint | None:
     try:
-        return read_fingerprint(files.read_fingerprint())
-    except (OSError, ValueError):
+        return change(files.read_fingerprint(), made_of)
+    except (OSError, ValueError):  # training says what is wrong with the folder
         return None
 
 
-def _reason(run: Planned, files: Files) -> str:
+def _reason(made_of: Mapping[str, str], files: Files) -> str:
     """Why a finished run is as good as one computed now."""
-    text = "the same settings"
-    if depends_on_files(run.config):
-        text = "the same settings, code and data" if _recorded(files) else UNRECORDED
+    text = "the same settings, code and data" if made_of else "the same settings"
     try:
         version = parse_json(files.timing, dict).get("versions", {}).get("longtail", __version__)
     except (OSError, ValueError, AttributeError):

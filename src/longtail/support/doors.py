@@ -30,6 +30,7 @@ from importlib.util import find_spec
 from typing import Any
 
 BENCH = "longtail_bench"
+OURS = ("longtail", BENCH)
 INSTALL_BENCH = "the paper's own come with longtail-bench: `pip install ./bench` from a clone"
 
 
@@ -71,7 +72,7 @@ def hint() -> str:
 
 def is_ours(thing: Any) -> bool:
     """Whether a class or a function is of one of our packages, whose tests try what it says."""
-    return str(getattr(thing, "__module__", "")).partition(".")[0] in ("longtail", BENCH)
+    return str(getattr(thing, "__module__", "")).partition(".")[0] in OURS
 
 
 def _is_bench(entry: EntryPoint) -> bool:

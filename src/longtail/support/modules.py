@@ -11,8 +11,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from longtail.support.opened import listen
-
 
 def is_module_name(path: str) -> bool:
     """Whether this could be the dotted path of a module.
@@ -28,7 +26,6 @@ def import_named(path: str) -> ModuleType:
     if not is_module_name(path):
         raise ImportError(f"{path!r} is not the dotted path of a module")
     _see_current_folder()
-    listen()  # a module may read its data while it is imported
     return importlib.import_module(path)
 
 
