@@ -20,7 +20,7 @@ BODY = bytes(range(256)) * 16000  # some pieces as they are read and written
 FETCH = """
 import sys
 from pathlib import Path
-from longtail.support.downloads import Remote, fetch
+from longtail_bench.downloads import Remote, fetch
 url, sha256, folder, name = sys.argv[1:]
 remote = Remote("a.bin", (url,), sha256=sha256)
 Path(folder, f"started-{name}").touch()

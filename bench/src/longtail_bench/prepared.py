@@ -27,8 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.support.downloads import digest
-from longtail.support.files import naming, parse_json
+from longtail.support.files import digest, naming, parse_json
 
 META, CONTENT = "meta.json", "content.json"
 SAMPLE = 1 << 20  # bytes at the start, the middle and the end of a large file

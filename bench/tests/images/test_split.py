@@ -15,9 +15,9 @@ import torch
 from longtail.benchmarks import load
 from longtail.runs.config import resolve
 from longtail.runs.session import RunOptions, train_run, train_stack
-from longtail.support.downloads import DownloadError, Remote
 from longtail.support.signals import Stopped
 from longtail.training import Interrupted, Run
+from longtail_bench.downloads import DownloadError, Remote
 from longtail_bench.images import files as image_files
 from longtail_bench.images.files import IDX_FILES, Images, read, read_idx
 from longtail_bench.images.miniature import miniature

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from longtail.support.downloads import DownloadError, Remote
+from longtail_bench.downloads import DownloadError, Remote
 from longtail_bench.nlp5 import files as nlp5_files
 from longtail_bench.nlp5 import urls as nlp5_sources
 from longtail_bench.nlp5.miniature import miniature

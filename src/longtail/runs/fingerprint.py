@@ -29,7 +29,7 @@ from typing import Literal, get_origin, get_type_hints
 
 from longtail.runs.config import RunConfig, load_benchmark, method_class
 from longtail.support.doors import OURS
-from longtail.support.downloads import digest
+from longtail.support.files import digest
 from longtail.support.modules import import_object
 
 NOT_A_PROJECTS = {*OURS, *sys.stdlib_module_names}

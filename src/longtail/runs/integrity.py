@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from longtail.runs.files import RunFiles, StackFiles, TrainingFiles
-from longtail.support.downloads import digest
+from longtail.support.files import digest
 
 TOLERANCE = 1e-6
 

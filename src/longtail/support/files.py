@@ -221,6 +221,12 @@ def _kernel() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def digest(path: Path, algorithm: str = "sha256") -> str:
+    """The checksum of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomic(path, to_json(value) + "\n")
 

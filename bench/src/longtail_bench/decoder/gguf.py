@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from longtail.support.downloads import cache_folder
+from longtail.support.cache import cache_folder
 from longtail_bench.tokens import import_tokenizers
 
 # transformers reads other kinds too, but splits the text of every byte-level tokeniser as GPT-2

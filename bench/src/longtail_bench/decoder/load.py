@@ -6,7 +6,8 @@ from pathlib import Path
 
 from torch import nn
 
-from longtail.support.downloads import cache_folder, digest
+from longtail.support.cache import cache_folder
+from longtail.support.files import digest
 from longtail_bench.decoder.answers import AnswerModel
 from longtail_bench.decoder.gguf import convert
 from longtail_bench.decoder.hf import TransformersLM

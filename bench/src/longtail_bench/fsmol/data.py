@@ -18,15 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from longtail.support.downloads import (
-    ChecksumError,
-    DownloadError,
-    Meter,
-    Remote,
-    cache_folder,
-    fetch,
-)
+from longtail.support.cache import cache_folder
 from longtail_bench import prepared as tables
+from longtail_bench.downloads import ChecksumError, DownloadError, Meter, Remote, fetch
 from longtail_bench.fsmol.assays import (
     FOLDS,
     LIST,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from longtail.support.downloads import Remote
+from longtail_bench.downloads import Remote
 
 IDX_FILES = (
     "train-images-idx3-ubyte",

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.mlp import MLP
 from longtail.names import option
-from longtail.support.downloads import Meter, cache_folder, fetch_all, verify
+from longtail.support.cache import cache_folder
 from longtail.tasks import CLASSIFICATION, Objective, Score, Segments, TableSequence, TensorExamples
+from longtail_bench.downloads import Meter, fetch_all, verify
 from longtail_bench.images.files import SOURCES, Images, read
 from longtail_bench.images.inputs import Pixels, RandomCropFlip
 from longtail_bench.images.miniature import miniature

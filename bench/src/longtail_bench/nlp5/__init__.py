@@ -19,7 +19,7 @@ from torch import nn
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.names import option
-from longtail.support.downloads import cache_folder
+from longtail.support.cache import cache_folder
 from longtail.tasks import Segments, TableSequence
 from longtail_bench.decoder.answers import ANSWERS
 from longtail_bench.decoder.llama import Llama, LlamaConfig

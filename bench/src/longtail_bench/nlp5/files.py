@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from longtail.support.downloads import cache_folder
+from longtail.support.cache import cache_folder
 from longtail_bench.nlp5.examples import Example
 from longtail_bench.nlp5.readers import squad, srl, sst, wikisql, woz
 from longtail_bench.nlp5.urls import PUBLISHED, REMOTES, agrees, fetch_task, where_to_get

@@ -6,8 +6,8 @@ import tarfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from longtail.support.downloads import DownloadError, Meter, Remote, fetch, verify
 from longtail.support.files import replacing
+from longtail_bench.downloads import DownloadError, Meter, Remote, fetch, verify
 
 _SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
 _WIKISQL = "https://github.com/salesforce/WikiSQL/raw/master/"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from longtail.support.downloads import cache_folder
+from longtail.support.cache import cache_folder
 from longtail_bench.prepared import complete, key, whole_folder, write
 from longtail_bench.vqa.options import DataOptions
 from longtail_bench.vqa.prepared import FORM, ImageRegions, PreparedVQA, store_regions

@@ -34,7 +34,7 @@ from torch import nn
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.names import option
-from longtail.support.downloads import cache_folder
+from longtail.support.cache import cache_folder
 from longtail_bench import prepared as tables
 from longtail_bench.encoder.auto import can_stack
 from longtail_bench.tokens import digest_of

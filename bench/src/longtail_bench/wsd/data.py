@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longtail.support.downloads import DownloadError, Meter, Remote, cache_folder, digest, fetch
+from longtail.support.cache import cache_folder
+from longtail.support.files import digest
+from longtail_bench.downloads import DownloadError, Meter, Remote, fetch
 from longtail_bench.wsd.corpus import (
     COUNTED_HERE,
     PAPER_FACTS,

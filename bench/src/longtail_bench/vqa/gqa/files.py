@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
-from longtail.support.downloads import cache_folder
+from longtail.support.cache import cache_folder
 from longtail_bench.prepared import fingerprint
 from longtail_bench.vqa.gqa.features import FeatureFiles, feature_files, read_regions
 from longtail_bench.vqa.gqa.questions import question_files, read_questions

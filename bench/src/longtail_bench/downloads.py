@@ -8,7 +8,6 @@ is `NAME.part` in the same folder, and the next call asks for the rest of it (HT
 for one file at the same time the first one fetches it and the others wait.
 """
 
-import hashlib
 import os
 import re
 import stat
@@ -24,9 +23,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-import platformdirs
-
-from longtail.support.files import is_at, not_through_a_link, refusing, sync_folder
+from longtail.support.files import digest, is_at, not_through_a_link, refusing, sync_folder
 
 try:
     import fcntl
@@ -71,21 +68,6 @@ class Remote:
                 raise ValueError(f"Invalid url: {url!r} (http, https or file)")
         if not (self.sha256 or self.md5 or self.check):
             raise ValueError(f"{self.name} has neither a checksum nor a check of its content")
-
-
-def cache_folder(*parts: str) -> Path:
-    """Where fetched files go: `LONGTAIL_CACHE`, or `longtail` in the platform's cache folder."""
-    if chosen := os.environ.get("LONGTAIL_CACHE"):
-        root = Path(chosen).expanduser()
-    else:  # neither an author's folder above it nor, on Windows, one named Cache below it
-        root = platformdirs.user_cache_path("longtail", appauthor=False, opinion=False)
-    return root.joinpath(*parts)
-
-
-def digest(path: Path, algorithm: str = "sha256") -> str:
-    """The checksum of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def verify(path: Path, remote: Remote) -> None:

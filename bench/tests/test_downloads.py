@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,15 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longtail.support.downloads import (
-    DownloadError,
-    Meter,
-    Remote,
-    cache_folder,
-    fetch,
-    fetch_all,
-    verify,
-)
+from longtail_bench.downloads import DownloadError, Meter, Remote, fetch, fetch_all, verify
 
 BODY = bytes(range(256)) * 400
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -217,29 +208,6 @@ def test_progress_is_a_line_a_file_in_a_pipe(terminal: bool, shown: str) -> None
 def test_odd_names_and_urls_are_refused(name: str, url: str) -> None:
     with pytest.raises(ValueError, match="Invalid"):
         Remote(name, (url,), sha256=SHA)
-
-
-def test_the_cache_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path))
-    assert cache_folder("mnist") == tmp_path / "mnist"
-    monkeypatch.delenv("LONGTAIL_CACHE")
-    assert cache_folder("mnist").parent.name == "longtail"
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the folders of Linux")
-def test_without_a_choice_the_cache_is_where_linux_keeps_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("LONGTAIL_CACHE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder("mnist") == tmp_path / "xdg" / "longtail" / "mnist"
-    for unset in (
-        lambda: monkeypatch.setenv("XDG_CACHE_HOME", ""),
-        lambda: monkeypatch.delenv("XDG_CACHE_HOME"),
-    ):
-        unset()
-        assert cache_folder() == tmp_path / "home" / ".cache" / "longtail"
 
 
 @pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
