@@ -504,7 +504,7 @@ def test_a_plan_is_shown_while_another_process_holds_the_folder(tmp_path: Path, 
     with FolderLock(out):
         assert study(path, "--out", out, "--dry-run", "--json") == 0
         assert study(path, "--out", out) == 2
-    assert "is in use by process" in capsys.readouterr().err
+    assert "is in use by another process" in capsys.readouterr().err
 
 
 def test_a_study_that_is_refused_leaves_nothing(tmp_path: Path, capsys):

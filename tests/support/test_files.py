@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -206,46 +205,15 @@ def test_a_link_in_the_place_of_the_lock_is_refused_and_its_target_left_alone(tm
     assert other.read_text() == "precious"
 
 
-@pytest.mark.parametrize("made", [False, True], ids=["the folder stays", "it is removed too"])
-def test_a_lock_on_a_file_that_was_removed_meanwhile_is_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
-):
-    """The first gives the folder back, leaving nothing, when the second has opened the file."""
-    folder = tmp_path / "run"
-    if not made:
-        folder.mkdir()
-    first, flock, asked = FolderLock(folder), fcntl.flock, []
-    first.__enter__()
-    first.leave_nothing()
-
-    def late(file: IO[str] | int, how: int) -> None:
-        if not isinstance(file, int):  # as the folder is, which is locked after its file
-            asked.append(file)
-        if len(asked) == 1 and first._file is not None:
-            first.__exit__()
-            assert not (folder / ".lock").exists()
-        flock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    with FolderLock(folder):
-        assert len(asked) == 2
-        with pytest.raises(FolderBusyError, match=f"is in use by process {os.getpid()}"):
-            FolderLock(folder).__enter__()
-
-
-def test_a_folder_that_is_removed_before_the_lock_is_opened_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    folder, opened = tmp_path / "run", FolderLock._opened
-
-    def late(lock: FolderLock) -> IO[str] | None:
-        monkeypatch.setattr(FolderLock, "_opened", opened)
-        folder.rmdir()
-        return opened(lock)
-
-    monkeypatch.setattr(FolderLock, "_opened", late)
-    with FolderLock(folder):
-        assert (folder / ".lock").exists()
+@pytest.mark.parametrize("removed", [False, True], ids=["held", "held, and its file is removed"])
+def test_a_folder_belongs_to_one_process(tmp_path: Path, removed: bool):
+    with FolderLock(tmp_path):
+        if removed:
+            (tmp_path / ".lock").unlink()
+        with pytest.raises(FolderBusyError, match="is in use by another process"):
+            FolderLock(tmp_path).__enter__()
+    with FolderLock(tmp_path):
+        pass
 
 
 def test_leaving_nothing_removes_the_folders_that_were_made_and_no_others(tmp_path: Path):

@@ -19,12 +19,15 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 LOCK = ".lock"  # the name of a folder's lock
 
@@ -267,116 +270,60 @@ def not_through_a_link(path: str | Path, flags: int) -> int:
 
 
 class FolderLock:
-    """A lock on ``folder/.lock``, for use in a ``with`` statement.
+    """A lock on ``folder/.lock``, for use in a ``with`` statement; the folder is made.
 
     The folder itself is locked too, where the volume can do that: somebody may remove the file. The
     kernel drops both when the process ends, however it ends, so a killed run leaves nothing to
-    clean up. On POSIX the process number in the file serves the message; elsewhere `filelock` knows
-    how to lock, and who has done so is not said.
+    clean up. `filelock` knows how to lock on each system, and opens no link.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / LOCK
-        self._file: IO[str] | None = None
-        self._folder: int | None = None  # its descriptor
-        self._other: Any = None  # a lock of filelock's
+        self.folder = folder
+        self._file: FileLock | None = None
+        self._descriptor: int | None = None  # the folder's
         self._made: list[Path] = []  # folders that were not there before, the innermost first
         self._leave_nothing = False
 
     def __enter__(self) -> FolderLock:
-        if fcntl is None:
-            self._make_folder()
-            self._acquire_elsewhere()
-            return self
-        while self._file is None:
-            self._make_folder()
-            file = self._opened()
-            if file is not None and self._locked(file):
-                self._file = file
-        self._lock_folder()
-        self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
-        return self
-
-    def _make_folder(self) -> None:
-        folder = self.path.parent
-        with refusing(folder, "cannot be made a folder"):
-            made = [path for path in (folder, *folder.parents) if not path.exists()]
-            folder.mkdir(parents=True, exist_ok=True)
-        self._made = self._made or made
-
-    def _opened(self) -> IO[str] | None:
-        """The file, or None where another process has just removed the folder around it."""
-        with refusing(self.path.parent, "cannot be written to"):
-            try:
-                return open(self.path, "a+", encoding="utf-8", opener=not_through_a_link)
-            except FileNotFoundError:
-                if self.path.parent.is_dir():
-                    raise
-                return None
-
-    def _locked(self, file: IO[str]) -> bool:
-        """Whether the lock is ours; if not, the process that held it has removed the file.
-
-        A lock on a file that has lost its name keeps nobody out: who comes next makes a new one.
-        """
-        assert fcntl is not None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            holder = file.read().strip()
-            file.close()
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            who = f"process {holder}" if holder else "another process"
-            raise FolderBusyError(f"{self.path.parent} is in use by {who}") from None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
-                return True
-        file.close()
-        return False
-
-    def _lock_folder(self) -> None:
-        assert self._file is not None
-        descriptor = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if lock_file(descriptor, wait=False) is False:  # its holder's lock file was removed
-            os.close(descriptor)
-            self._file.close()
-            self._file = None
-            raise FolderBusyError(f"{self.path.parent} is in use by another process")
-        self._folder = descriptor
-
-    def _acquire_elsewhere(self) -> None:
         from filelock import FileLock, Timeout
 
-        lock = FileLock(self.path, timeout=0)
-        with refusing(self.path.parent, "cannot be written to"):
+        with refusing(self.folder, "cannot be made a folder"):
+            self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
+            self.folder.mkdir(parents=True, exist_ok=True)
+        file = FileLock(self.folder / LOCK)
+        with refusing(self.folder, "cannot be written to"):
             try:
-                lock.acquire()
+                file.acquire(blocking=False)
             except Timeout:
-                raise FolderBusyError(f"{self.path.parent} is in use by another process") from None
-        self._other = lock
+                raise FolderBusyError(f"{self.folder} is in use by another process") from None
+        self._file = file
+        if fcntl is not None:
+            self._lock_folder()
+        return self
+
+    def _lock_folder(self) -> None:
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if lock_file(descriptor, wait=False) is False:  # its holder's lock file was removed
+            os.close(descriptor)
+            self.__exit__()
+            raise FolderBusyError(f"{self.folder} is in use by another process")
+        self._descriptor = descriptor
 
     def leave_nothing(self) -> None:
         """When the lock is given back, remove its file and the empty folders made for it."""
         self._leave_nothing = True
 
     def __exit__(self, *_: object) -> None:
-        if self._other is not None:
-            self._other.release()  # Windows removes no file that is open
-            self._other = None
-        if self._folder is not None:  # first: who finds no lock file shall find no other lock
-            os.close(self._folder)
-            self._folder = None
+        assert self._file is not None
+        if self._descriptor is not None:  # first: who finds no lock file shall find no other lock
+            os.close(self._descriptor)
+            self._descriptor = None
+        if fcntl is None:
+            self._file.release()  # Windows removes no file that is open
         if self._leave_nothing:
             with suppress(OSError):
-                self.path.unlink()
-        if self._file is not None:
-            self._file.truncate(0)  # who held it is nobody's business any more
-            self._file.close()
-            self._file = None
+                (self.folder / LOCK).unlink()
+        self._file.release()
         if self._leave_nothing:
             with suppress(OSError):  # a file of somebody else's: the folder stays
                 for folder in self._made:

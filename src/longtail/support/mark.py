@@ -11,7 +11,7 @@ Where there is no mark, everything is somebody else's: nothing is written over, 
 from __future__ import annotations
 
 import os
-import re
+import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +22,6 @@ from longtail.support.files import (
     LOCK,
     FolderLock,
     is_draft,
-    not_through_a_link,
     parse_json,
     refusing,
     write_json,
@@ -219,16 +218,6 @@ def _content(folder: Path) -> list[str]:
 
 def _is_our_beginning(path: Path) -> bool:
     if path.name == LOCK:
-        return _holds_a_number(path)
+        state = path.lstat()
+        return stat.S_ISREG(state.st_mode) and state.st_size == 0
     return path.name.startswith(f".{MARK}.") and is_draft(path.name)
-
-
-def _holds_a_number(path: Path) -> bool:
-    """Whether a lock is ours: empty, or with the number of the process that held it."""
-    if not path.is_file():  # to open what is none may take for ever
-        return False
-    try:
-        with open(path, "rb", opener=not_through_a_link) as file:
-            return re.fullmatch(rb"\d{0,20}", file.read(30)) is not None
-    except OSError:
-        return False
