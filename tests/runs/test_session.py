@@ -533,22 +533,6 @@ def test_stack_resumes_to_the_same_bytes(tmp_path):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_scores_of_a_stack_that_never_ends_are_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("longtail.runs.session.PARTIAL_SECONDS", -1.0)
-    train_stack(STACK, tmp_path / "whole", QUIET)
-    assert not (tmp_path / "whole" / "partial.npz").exists()  # scores.npz has it all
-    out = tmp_path / "part"
-    with pytest.raises(Stopped):
-        train_stack(STACK, out, QUIET, on_step=stop_after(12))
-    part, whole = np.load(out / "partial.npz"), np.load(tmp_path / "whole" / "scores.npz")
-    points = len(part["after"])
-    assert 0 < points < len(whole["after"])
-    seen = part["after"][-1] + 1
-    assert np.array_equal(part["curve"].reshape(len(STACK), -1), whole["curve"][:, :points])
-    assert np.array_equal(part["own"].reshape(len(STACK), -1)[:, :seen], whole["own"][:, :seen])
-    assert np.isnan(part["last"][..., seen:]).all()
-
-
 def test_finished_stack_is_left_alone_and_another_refused(tmp_path):
     first = train_stack(STACK[:2], tmp_path, QUIET)
     assert train_stack(STACK[:2], tmp_path, QUIET) == first

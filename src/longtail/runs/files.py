@@ -18,7 +18,7 @@ error.json              why it failed, where it was a study's and did
 ======================= ============================================================
 
 A stack's folder has ``stack.json`` in place of config.toml, ``runs.json`` in place of summary.json
-and ``scores.npz`` in place of scores.jsonl; while it trains, ``partial.npz`` has its scores so far.
+and ``scores.npz`` in place of scores.jsonl, which is written at the end.
 A study's folder has ``plan.json``, a copy of the study file, and folders of its runs and stacks.
 
 Nothing here needs torch, so reports can be made where there is none.
@@ -386,12 +386,7 @@ class StackFiles(TrainingFiles):
     SETTINGS = "stack.json"
     RESULT = "runs.json"
     SCORES = "scores.npz"
-    PARTIAL = "partial.npz"
     CHECKED = (SETTINGS, TrainingFiles.TASKS, SCORES)
-
-    @property
-    def partial(self) -> Path:
-        return self.folder / self.PARTIAL
 
     def read_settings(self) -> dict[str, Any]:
         """The settings of its runs by their ids."""
@@ -407,9 +402,6 @@ class StackFiles(TrainingFiles):
     ) -> None:
         further = {self.FINGERPRINT: fingerprint} if fingerprint else {}
         self._write(self.SETTINGS, to_json({**content, **further}))
-
-    def names(self) -> tuple[str, ...]:
-        return *super().names(), self.PARTIAL
 
     def read_ids(self) -> set[str]:
         return {entry["id"] for entry in self.read_runs()}
@@ -431,16 +423,6 @@ class StackFiles(TrainingFiles):
 
     def write_scores(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._write(self.SCORES, _bytes_of(arrays))
-
-    def read_partial(self) -> dict[str, np.ndarray]:
-        """What was scored so far: ``own``, ``best``, ``last`` [P, S, T] and ``curve`` [P, S, E].
-
-        Tasks up to the last of ``after`` have all been evaluated then; later ones are NaN.
-        """
-        return _read_arrays(self.partial)
-
-    def write_partial(self, arrays: Mapping[str, np.ndarray]) -> None:
-        write_atomic(self.partial, _bytes_of(arrays))
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:

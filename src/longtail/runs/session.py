@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from longtail.metrics import ScoreMatrix, curve
+from longtail.metrics import ScoreMatrix
 from longtail.optim.cpu.build import variant
 from longtail.runs.build import build_run, build_stack
 from longtail.runs.config import RunConfig, variant_key
@@ -44,7 +44,6 @@ _ENTRIES = frozenset(
     {"run", "generators", "scores", "scores_sha256", "seconds", "sessions", "started"}
 )
 LOOK_SECONDS = 5.0  # least time between two looks at whether a run diverged
-PARTIAL_SECONDS = 10.0  # least time between two writings of a stack's scores
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,6 @@ def train_stack(
                 session.write_timing()
                 files.finish(list(settings), result)
                 session.drop_snapshots()
-            files.partial.unlink(missing_ok=True)
     return result
 
 
@@ -360,10 +358,8 @@ class Session:
         self.run, self.files, self.tell = run, files, tell
         self.stop_on_nan, self.warned, self.looked = stop_on_nan, False, time.monotonic()
         self.snapshots = Snapshots(files.snapshots, minutes, config, warn=tell.warn)
-        # A stack's scores are arrays; they stay in the matrix, thus in the snapshot. Beside it,
-        # now and then, in a file of their own: a snapshot is large, and they may be all one wants.
+        # A stack's scores are arrays; they stay in the matrix, thus in the snapshot.
         self.journal = Journal(files.scores) if isinstance(files, RunFiles) else None
-        self.kept = time.monotonic()
         self.begin = time.monotonic()
         self.seconds, self.sessions, self.started = 0.0, 0, now()
         rows = run.sequence.trained_rows
@@ -555,16 +551,6 @@ class Session:
             self.journal.append(after, tasks, scores[run.recorder.main], others)
         if len(tasks) == after + 1:
             self.tell.evaluation(after, running_rp(run.matrix))
-            if isinstance(self.files, StackFiles):
-                self._keep_partial(self.files, run.matrix)
-
-    def _keep_partial(self, files: StackFiles, matrix: ScoreMatrix) -> None:
-        """Write a stack's scores so far, now and then."""
-        if time.monotonic() - self.kept > PARTIAL_SECONDS:
-            after, points = curve(matrix)
-            arrays = {name: getattr(matrix, name) for name in ("own", "best", "last")}
-            files.write_partial({"after": after, "curve": points, **arrays})
-            self.kept = time.monotonic()
 
     def _moment(self) -> tuple[Moment, float]:
         run = self.run
