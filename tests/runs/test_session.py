@@ -687,7 +687,7 @@ def test_an_average_of_the_weights_is_scored_and_saved_beside_them(tmp_path):
     assert average["curve"]["tasks"] == [1, 2, 4, 6, 8]
     assert average["curve"]["RP"][-1] == average["RP"] != plain["RP"]
     files = RunFiles(tmp_path / "run")
-    own, mean = load_file(files.weights), load_file(files.average)
+    own, mean = load_file(tmp_path / files.WEIGHTS), load_file(tmp_path / files.AVERAGE)
     assert own.keys() == mean.keys()
     assert not all(torch.equal(own[name], mean[name]) for name in own)
     assert not RunFiles(tmp_path / "plain").average.exists()

@@ -35,7 +35,7 @@ import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,7 +44,6 @@ import tomli_w
 
 from longtail.runs.progress import finite
 from longtail.support.files import (
-    LOCK,
     FolderBusyError,
     is_at,
     lock_file,
@@ -69,17 +68,15 @@ class Recorded(NamedTuple):
     sha256: dict[str, str]
 
 
-@dataclass(frozen=True)
 class TrainingFiles(ABC):
     """What the folders of a run and of a stack have in common.
 
     Args:
         folder: of the run or the stack.
+
+    Attributes:
         written: the SHA-256 of the files that this object has written, by their names.
     """
-
-    folder: Path
-    written: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     KIND: ClassVar[Kind]
     SETTINGS: ClassVar[str]  # claims the folder
@@ -93,41 +90,17 @@ class TrainingFiles(ABC):
     CHECKED: ClassVar[tuple[str, ...]]  # the files it speaks of, but for the end mark
     FINGERPRINT: ClassVar[str] = "fingerprint"  # beside the settings: what else a run depends on
 
-    @property
-    def settings(self) -> Path:
-        return self.folder / self.SETTINGS
-
-    @property
-    def result(self) -> Path:
-        return self.folder / self.RESULT
-
-    @property
-    def scores(self) -> Path:
-        return self.folder / self.SCORES
-
-    @property
-    def tasks(self) -> Path:
-        return self.folder / self.TASKS
-
-    @property
-    def timing(self) -> Path:
-        return self.folder / self.TIMING
-
-    @property
-    def error(self) -> Path:
-        return self.folder / self.ERROR
-
-    @property
-    def snapshots(self) -> Path:
-        return self.folder / self.SNAPSHOTS
-
-    @property
-    def checksums(self) -> Path:
-        return self.folder / self.CHECKSUMS
-
-    @property
-    def lock(self) -> Path:
-        return self.folder / LOCK
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings = folder / self.SETTINGS
+        self.result = folder / self.RESULT
+        self.scores = folder / self.SCORES
+        self.tasks = folder / self.TASKS
+        self.timing = folder / self.TIMING
+        self.error = folder / self.ERROR
+        self.snapshots = folder / self.SNAPSHOTS
+        self.checksums = folder / self.CHECKSUMS
+        self.written: dict[str, str] = {}
 
     def begun(self) -> bool:
         """Whether training has ever begun here: its settings hold from then on."""
@@ -300,14 +273,6 @@ class RunFiles(TrainingFiles):
     WEIGHTS = "model.safetensors"
     AVERAGE = "average.safetensors"
     CHECKED = (SETTINGS, TrainingFiles.TASKS, SCORES, WEIGHTS, AVERAGE)
-
-    @property
-    def weights(self) -> Path:
-        return self.folder / self.WEIGHTS
-
-    @property
-    def average(self) -> Path:
-        return self.folder / self.AVERAGE
 
     def read_settings(self) -> dict[str, Any]:
         found = self._read_toml()
