@@ -366,10 +366,16 @@ def read_snapshot(folder: Path, device: str) -> Parts:
     state = torch.load(files[-1], map_location="cpu", weights_only=True)["state"]
     kept = {key: value for key, value in state.items() if key not in LEFT_OUT}
     parts: Parts = {}
-    for name, value in kept.pop("run", {}).items():
-        parts[f"snapshot {name}"] = flat(_by_name(value) if name == "optimizer" else value)
+    run = kept.pop("run", {})
+    optimizer = run.pop("optimizer", {})
+    if "beside" in optimizer:  # what a class keeps outside of its state, and the state
+        parts["snapshot optimizer beside"] = flat(optimizer["beside"])
+        optimizer = optimizer["state"]
+    if optimizer:
+        parts["snapshot optimizer"] = flat(_by_name(optimizer))
+    for name, value in run.items():
+        parts[f"snapshot {name}"] = flat(value)
     parts["snapshot"] = flat(kept)
-    optimizer = state.get("run", {}).get("optimizer", {})
     if all(OURS in group for group in optimizer.get("param_groups", [{}])):
         parts |= memory_of(optimizer, folder, device)
     return parts
