@@ -687,10 +687,10 @@ def test_an_average_of_the_weights_is_scored_and_saved_beside_them(tmp_path):
     assert average["curve"]["tasks"] == [1, 2, 4, 6, 8]
     assert average["curve"]["RP"][-1] == average["RP"] != plain["RP"]
     files = RunFiles(tmp_path / "run")
-    own, mean = load_file(tmp_path / files.WEIGHTS), load_file(tmp_path / files.AVERAGE)
+    own, mean = (load_file(files.folder / name) for name in (files.WEIGHTS, files.AVERAGE))
     assert own.keys() == mean.keys()
     assert not all(torch.equal(own[name], mean[name]) for name in own)
-    assert not RunFiles(tmp_path / "plain").average.exists()
+    assert not (tmp_path / "plain" / files.AVERAGE).exists()
     assert files.AVERAGE in files.recorded().sha256
     (stacked,) = train_stack([config], tmp_path / "stack", RunOptions(quiet=True))
     assert stacked["summary"]["average"]["RP"] == pytest.approx(average["RP"], abs=0.05)
