@@ -39,6 +39,7 @@ class AGEM(Method):
         )
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             check_buffer(self.buffer)
             if self.draw < 0:
                 raise ValueError(f"Invalid draw: {self.draw}")

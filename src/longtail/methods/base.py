@@ -46,6 +46,11 @@ class Method:
     class Settings:
         """The method's settings, each with a line of help in its metadata."""
 
+        def __post_init__(self) -> None:
+            """Refuse impossible values. Every class asks its parents, by super(), so that the
+            settings of two methods are checked where one method is made of both.
+            """
+
     name: ClassVar[str] = ""
     # True if loss and after_backward launch the same kernels every step, up to what `self.buffer`
     # (a `buffers.Storage`) gives them, empty or not, in `draws` draws of `draw_size`.

@@ -39,6 +39,7 @@ class CoMA(Anchored):
         )
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if not self.history > 0:
                 raise ValueError(f"Invalid history: {self.history}, it must be above zero")
 

@@ -49,6 +49,7 @@ class DERPlusPlus(Method):
         beta: float = field(default=1.0, metadata={"help": "weight of the replayed labels' loss"})
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             check_buffer(self.buffer)
             check_weight("alpha", self.alpha)
             check_weight("beta", self.beta)

@@ -28,6 +28,7 @@ class L2(Anchored):
         strength: float = field(default=0.01, metadata={"help": "weight λ of the penalty"})
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             check_weight("strength", self.strength)
 
     def __init__(self, *args: Any, **settings: Any) -> None:

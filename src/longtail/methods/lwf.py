@@ -41,6 +41,7 @@ class LwF(Method):
         temperature: float = field(default=2.0, metadata={"help": "T, which softens the answers"})
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             check_weight("strength", self.strength)
             if not self.temperature > 0:
                 raise ValueError(f"Invalid temperature: {self.temperature}, it must be above zero")

@@ -54,6 +54,7 @@ class QuadraticPenalty(Anchored):
         strength: float = field(default=1.0, metadata={"help": "weight λ of the penalty"})
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             check_weight("strength", self.strength)
 
     def __init__(self, *args: Any, **settings: Any) -> None:

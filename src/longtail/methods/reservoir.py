@@ -30,6 +30,7 @@ class Reservoir(Method):
         buffer: int = field(default=500, metadata={"help": "examples the buffer holds"})
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             check_buffer(self.buffer)
 
     def __init__(self, *args: Any, **settings: Any) -> None:

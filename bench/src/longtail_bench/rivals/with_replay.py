@@ -24,9 +24,7 @@ class ReservoirL2(Reservoir, L2):
 
     @dataclass(frozen=True)
     class Settings(Reservoir.Settings, L2.Settings):
-        def __post_init__(self) -> None:
-            Reservoir.Settings.__post_init__(self)
-            L2.Settings.__post_init__(self)
+        """Those of both."""
 
 
 class ReservoirEWCAdam(Reservoir, EWCAdam):
@@ -37,9 +35,7 @@ class ReservoirEWCAdam(Reservoir, EWCAdam):
 
     @dataclass(frozen=True)
     class Settings(Reservoir.Settings, EWCAdam.Settings):
-        def __post_init__(self) -> None:
-            Reservoir.Settings.__post_init__(self)
-            EWCAdam.Settings.__post_init__(self)
+        """Those of both."""
 
 
 class ReservoirCoMA(Reservoir, CoMA):
@@ -50,9 +46,7 @@ class ReservoirCoMA(Reservoir, CoMA):
 
     @dataclass(frozen=True)
     class Settings(Reservoir.Settings, CoMA.Settings):
-        def __post_init__(self) -> None:
-            Reservoir.Settings.__post_init__(self)
-            CoMA.Settings.__post_init__(self)
+        """Those of both."""
 
 
 class ReservoirCoFiMA(Reservoir, CoFiMA):
@@ -63,6 +57,4 @@ class ReservoirCoFiMA(Reservoir, CoFiMA):
 
     @dataclass(frozen=True)
     class Settings(Reservoir.Settings, CoFiMA.Settings):
-        def __post_init__(self) -> None:
-            Reservoir.Settings.__post_init__(self)
-            CoFiMA.Settings.__post_init__(self)
+        """Those of both."""
