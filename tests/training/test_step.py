@@ -1,4 +1,4 @@
-"""The body of a step, and how a run gets its gradients, which is decided when it is built."""
+"""The body of a step."""
 
 from typing import Any
 
@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from longtail.methods import EWC, Finetune, Method
+from longtail.methods import Finetune
 from longtail.replicas import Replicas
-from longtail.replicas.regression import RegressionGradient
 from longtail.tasks import REGRESSION, Batch, Segments, StackedExamples, TableSequence
 from longtail.training import POLICIES, Run, TrainSettings, cuda_graphs, step, train
 from longtail.training.cuda_graphs import GraphStep
@@ -16,77 +15,18 @@ from longtail.training.cuda_graphs import GraphStep
 P, S, D = 2, 3, 5
 
 
-def make_run(kind: type[Method] = Finetune, bias: bool = False, **settings: Any) -> Run:
-    """Linear models with data of their own, of which those without a bias are regressions."""
+def make_run(**settings: Any) -> Run:
+    """Linear models with data of their own."""
     torch.manual_seed(0)
-    models = [nn.Sequential(nn.Linear(D, 1, bias), nn.Flatten(-2)) for _ in range(S)]
+    models = [nn.Sequential(nn.Linear(D, 1), nn.Flatten(-2)) for _ in range(S)]
     bounds, seeds = [0, 7, 12, 16], torch.arange(S)
     table = StackedExamples(torch.randn(S, 16, D), torch.randn(S, 16))
     sequence = TableSequence(table, Segments(bounds), Segments(bounds), REGRESSION)
     model = Replicas(models, P)
-    method = kind(model, REGRESSION, seed=seeds)
+    method = Finetune(model, REGRESSION, seed=seeds)
     given = TrainSettings(**{"batch_size": 4, "lr": 1e-2, "fused": False, **settings})
     policies = [POLICIES["continual"], POLICIES["reset"]]
     return Run(sequence, model, method, policies, given, seeds, evaluate=False)
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What was answered each time somebody asked for gradients without autograd."""
-    answers: list[bool] = []
-    ask = RegressionGradient.__call__
-
-    def note(self: RegressionGradient, *args: Any) -> bool:
-        answers.append(ask(self, *args))
-        return answers[-1]
-
-    monkeypatch.setattr(RegressionGradient, "__call__", note)
-    return answers
-
-
-def refuse(*_: object) -> Tensor:
-    raise AssertionError("the loss was asked for")
-
-
-def test_regressions_learn_without_a_loss_that_nobody_reads(
-    asked: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Method, "mean_loss", refuse)
-    train(make_run())
-    assert asked == [True] * 5
-
-
-class Adding(Finetune):
-    def loss(self, batch: Batch) -> Tensor:
-        return super().loss(batch) * 2.0
-
-
-class Looking(Finetune):
-    def observe(self, batch: Batch) -> None:
-        assert self.outputs.shape == (P, *batch[1].shape)
-
-
-@pytest.mark.parametrize(
-    ("kind", "bias"), [(Finetune, True), (EWC, False), (Adding, False), (Looking, False)]
-)
-def test_nobody_is_asked_at_every_step_where_it_can_never_apply(
-    asked: list[bool], kind: type[Method], bias: bool
-) -> None:
-    train(make_run(kind, bias))
-    assert asked == []
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_both_ways_learn_the_same(accumulate: int) -> None:
-    class Plain(Finetune):
-        def loss(self, batch: Batch) -> Tensor:
-            return super().loss(batch)
-
-    written, autograd = (make_run(k, accumulate=accumulate) for k in (Finetune, Plain))
-    train(written)
-    train(autograd)
-    for mine, theirs in zip(written.parameters, autograd.parameters, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_who_wraps_the_loss_of_a_method_is_asked_for_it() -> None:
@@ -100,13 +40,6 @@ def test_who_wraps_the_loss_of_a_method_is_asked_for_it() -> None:
     run.method.loss = logged
     train(run)
     assert [value.item() > 0 for value in seen] == [True] * 5
-
-
-def test_hooks_that_come_later_are_called() -> None:
-    run, seen = make_run(), []
-    run.model.register_forward_hook(lambda *_: seen.append(1))
-    train(run)
-    assert len(seen) == 5
 
 
 @pytest.mark.parametrize("captured", [False, True])

@@ -1,8 +1,7 @@
 """Many copies of a small model as one program: `Replicas`, and what works on plain models as well.
 
 `program.py` holds the class, `linear.py` its Linear layers, `per_replica.py` numbers of each
-replica, `factored.py` inputs that are a product of two, `regression.py` the gradient of linear
-models without autograd.
+replica, `factored.py` inputs that are a product of two.
 """
 
 from longtail.replicas.per_replica import PerReplica

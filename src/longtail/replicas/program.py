@@ -78,8 +78,6 @@ class Replicas(nn.Module):
         chains = [linear_chain(member) for member in self.members]
         # Plain tuples, not a submodule: the same layers must not be registered twice.
         self._chains = None if None in chains else list(zip(*chains, strict=True))
-        # The layers, one a policy, of models that are one product θ · x; None for others.
-        self.regressions = _regressions(self._chains)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Replicas:
         """What `to`, `double` and the like go through: they move every parameter on its own."""
@@ -99,12 +97,6 @@ class Replicas(nn.Module):
     def policy_parameters(self, policy: int) -> list[nn.Parameter]:
         """The parameters of one policy, each [S, ...]: one parameter group of the optimizer."""
         return list(self.members[policy].parameters())
-
-    def regression_weights(self) -> list[nn.Parameter] | None:
-        """The policies' weights [S, 1, d] of models that are one product θ · x; None for others."""
-        if self.regressions is None or not self.training or _has_hooks(self):
-            return None
-        return [layer._parameters["weight"] for layer in self.regressions]  # pyright: ignore
 
     def replica(self, policy: int, seed: int) -> nn.Module:
         """A plain, independent copy of one member (`seed` is its place in `models`)."""
@@ -151,19 +143,6 @@ def linear_chain(module: nn.Module) -> list[nn.Module] | None:
         return [module] if fits else None
     known = type(module) is nn.Linear or isinstance(module, POINTWISE)
     return [module] if known or getattr(module, "pointwise", False) else None
-
-
-def _regressions(chains: list[tuple[nn.Module, ...]] | None) -> tuple[nn.Module, ...] | None:
-    """The layers, one a policy, if each model is `Linear(d, 1, bias=False)`, then `Flatten(-2)`."""
-    if chains is None or len(chains) != 2:
-        return None
-    linear, flatten = (layers[0] for layers in chains)
-    product = isinstance(linear, nn.Linear) and linear.out_features == 1 and linear.bias is None
-    return (
-        chains[0]
-        if product and isinstance(flatten, nn.Flatten) and flatten.start_dim == -2
-        else None
-    )
 
 
 def _has_hooks(module: nn.Module) -> bool:

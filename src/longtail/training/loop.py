@@ -46,7 +46,7 @@ from longtail.training.optimizer import (
 from longtail.training.optimizer_class import find_optimizer
 from longtail.training.recorder import Recorder
 from longtail.training.settings import TrainSettings
-from longtail.training.step import choose_gradient, step
+from longtail.training.step import step
 
 _NOTHING = contextlib.nullcontext()
 
@@ -109,8 +109,6 @@ class Run:
         self.autocast = autocast(self.device, settings.autocast)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.autocast == "fp16")
         self.divergence = Divergence(parameter_groups(model), lead_of(model))
-        note = self.divergence.note
-        self.gradient = choose_gradient(method, self.autocast, self.scaler, note)
         self.average = build_average(model, settings)
         # A copy, because an evaluator may remember what the weights themselves have scored.
         self.evaluate_average = copy.copy(self.evaluate) if self.average is not None else None

@@ -4,24 +4,18 @@ captures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from longtail.methods import Finetune, Method
 from longtail.methods.base import size_of
-from longtail.replicas.regression import RegressionGradient
 from longtail.tasks import Batch, Examples, Outputs
 from longtail.training.optimizer import clip_gradients
 
 if TYPE_CHECKING:
     from longtail.training import Run
-
-# Called as `gradient(batch, share)`: add that of `share` times the loss to every `p.grad`.
-Gradient = Callable[[Batch, float], None]
 
 
 def step(run: Run, examples: Examples, index: Tensor) -> None:
@@ -51,8 +45,12 @@ def update(
         p.grad = None
     seen: list[tuple[Batch, Outputs]] = []
     for batch in batches:
-        # every example counts the same, whatever batch it is in
-        run.gradient(batch, 1.0 if rows is None else size_of(batch) / rows)
+        with run.autocast:
+            loss = method.loss(batch)
+        run.divergence.note(loss)
+        if rows is not None:  # every example counts the same, whatever batch it is in
+            loss = loss * (size_of(batch) / rows)
+        scaler.scale(loss).backward()
         seen.append((batch, method.outputs))
     scaler.unscale_(run.optimizer)
     clip = run.settings.clip
@@ -67,45 +65,6 @@ def update(
     if run.average is not None:
         run.average.step()
     return seen
-
-
-def choose_gradient(
-    method: Method,
-    autocast: AbstractContextManager[Any],
-    scaler: torch.amp.GradScaler,
-    note: Callable[[Tensor], None] = lambda loss: None,
-) -> Gradient:
-    """How a run gets the gradient of `method.loss`, decided once, when the run is built.
-
-    `note` is shown every loss, where there is one.
-
-    By autograd; but where nobody reads the loss or the outputs of linear models with squared
-    errors, their gradient is written down without.
-    """
-
-    def by_autograd(batch: Batch, share: float) -> None:
-        with autocast:
-            loss = method.loss(batch)
-        note(loss)
-        scaler.scale(loss if share == 1.0 else loss * share).backward()
-
-    kind = type(method)
-    unread = kind.loss is Method.loss and kind.observe is Method.observe
-    if not (isinstance(method, Finetune) and unread) or not RegressionGradient.applies(
-        method.model, method.objective
-    ):
-        return by_autograd
-    write = RegressionGradient(method.model)  # pyright: ignore[reportArgumentType]
-
-    def written(batch: Batch, share: float) -> None:
-        with autocast:  # whoever wraps this method's loss wants to see it
-            done = "loss" not in vars(method) and write(*batch, method.row_weights, share)
-        if done:
-            method.outputs = None
-        else:
-            by_autograd(batch, share)
-
-    return written
 
 
 def _finite(parameters: list[nn.Parameter]) -> bool:
