@@ -45,6 +45,16 @@ def test_what_is_taken_away_on_purpose_is_no_difference(
     assert not found.gone
 
 
+def test_a_run_in_another_order_measures_the_same_up_to_rounding(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "ROUNDED", ("toy/ewc/*",))
+    changed = runs(weights={"0.bias": "b"}, summary={"RP": 0.500001, "LP": 0.26})
+    found = tool.compare([runs()], changed)
+    assert found.differ == [("toy/ewc/kept", "summary", "LP")]
+    assert len(found.rounded) == 2
+
+
 def test_where_two_runs_of_before_disagree_nothing_is_compared(tool: ModuleType) -> None:
     other = runs(weights={"0.bias": "b"})
     found = tool.compare([runs(), other], runs(weights={"0.bias": "c"}))
