@@ -114,8 +114,8 @@ TAKEN_AWAY: tuple[str, ...] = (
     "*/snapshot method/buffer.dims",  # are `slots`, counted from the last one
 )
 
-# Runs that are computed in another order since, by patterns of RUN/: what they measure is the same up
-# to rounding, and their digests are not compared.
+# Runs that are computed in another order since, by patterns of RUN/: what they measure is the same
+# up to rounding, and their digests are not compared.
 ROUNDED: tuple[str, ...] = (
     "synthetic, study/finetune/*",  # gradients of linear models were once written without autograd
     "synthetic, study/multitask/*",

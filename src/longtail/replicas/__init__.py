@@ -1,9 +1,11 @@
 """Many copies of a small model as one program: `Replicas`, and what works on plain models as well.
 
 `program.py` holds the class, `linear.py` its Linear layers, `per_replica.py` numbers of each
-replica, `factored.py` inputs that are a product of two.
+replica. A model whose class has a `forward_stacked` runs a stack of itself, by `linear`, `joined`
+and `all_as_one` where they fit.
 """
 
+from longtail.replicas.linear import all_as_one, is_special, joined, linear
 from longtail.replicas.per_replica import PerReplica
 from longtail.replicas.program import (
     Replicas,
@@ -20,10 +22,14 @@ from longtail.replicas.program import (
 __all__ = [
     "PerReplica",
     "Replicas",
+    "all_as_one",
     "broadcast",
     "build_model",
     "dot",
+    "is_special",
+    "joined",
     "lead_of",
+    "linear",
     "linear_chain",
     "members_of",
     "parameter_groups",

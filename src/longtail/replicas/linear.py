@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longtail.replicas.factored import Factored
-
 # Weights of one replica's layer from which copying them together costs too much.
 LARGE = 1 << 15
 
@@ -84,7 +82,7 @@ def _as_one(tensors: Sequence[Tensor]) -> Tensor:
     return first.data.as_strided((len(tensors), *first.shape), strides)
 
 
-def linear(layers: Sequence[nn.Linear], h: Tensor, folded: bool) -> Tensor:
+def linear(layers: Sequence[nn.Linear], h: Tensor, folded: bool = False) -> Tensor:
     """The layer of all policies: `h` is [S, B, in], or [P, S, B, in] once `folded`."""
     P = len(layers)
     weights: list[Tensor] = [layer._parameters["weight"] for layer in layers]  # pyright: ignore
@@ -93,10 +91,6 @@ def linear(layers: Sequence[nn.Linear], h: Tensor, folded: bool) -> Tensor:
     shared_rows = not folded and h.stride(0) == 0  # all replicas see the same rows
     if P == 1 and not shared_rows:
         return _affine(h[0] if folded else h, weights[0], biases[0]).unsqueeze(0)
-    regressions = not folded and not shared_rows and out == 1 and biases[0] is None
-    if regressions and not h.requires_grad and not is_special(h) and _end_to_end(weights):
-        left, right = (h.left, h.right) if isinstance(h, Factored) else (h, None)
-        return _Regressions.apply(left, right, *weights)  # pyright: ignore[reportReturnType]
     # Joining first layers takes a copy, [P, S, out, in] -> [S, P * out, in].
     large = not folded and not shared_rows and out > 1 and weights[0][0].numel() >= LARGE
     if large and h.device.type == "cpu":
@@ -120,34 +114,6 @@ def linear(layers: Sequence[nn.Linear], h: Tensor, folded: bool) -> Tensor:
 def is_special(h: Tensor) -> bool:
     """Whether autocast or a compiler wants to see the products themselves."""
     return torch.compiler.is_compiling() or torch.is_autocast_enabled(h.device.type)
-
-
-class _Regressions(torch.autograd.Function):
-    """P first layers of one output each and no bias, in one operation instead of a dozen.
-
-    [S, B, in] -> [P, S, B, 1]. With ten thousands of steps on a few numbers each, what costs time
-    is the number of operations. Inputs that are a product, h = left right, are never made:
-
-        W hᵀ = (W rightᵀ) leftᵀ        gᵀ h = (gᵀ left) right
-    """
-
-    @staticmethod
-    def forward(  # pyright: ignore
-        ctx: Any, left: Tensor, right: Tensor | None, *weights: Tensor
-    ) -> Tensor:
-        ctx.save_for_backward(left, right)
-        weight = _as_one(weights).squeeze(2).transpose(0, 1)  # [S, P, in]
-        if right is not None:
-            weight = torch.bmm(weight, right.transpose(1, 2))
-        return torch.bmm(weight, left.transpose(1, 2)).transpose(0, 1).unsqueeze(3)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        left, right = ctx.saved_tensors
-        found = torch.bmm(grad.squeeze(3).transpose(0, 1), left)
-        if right is not None:
-            found = torch.bmm(found, right)  # [S, P, in]
-        return None, None, *found.transpose(0, 1).contiguous().unsqueeze(2).unbind(0)
 
 
 def _affine(h: Tensor, weight: Tensor, bias: Tensor | None, rows_last: bool = False) -> Tensor:

@@ -86,11 +86,11 @@ class Replicas(nn.Module):
         return self
 
     def forward(self, inputs: Any) -> Any:
-        if self._chains is not None and isinstance(inputs, Tensor):
-            return self._chained(inputs)
         stacked = getattr(type(self.members[0]), "forward_stacked", None)
         if stacked is not None:
             return stacked(list(self.members), inputs)
+        if self._chains is not None and isinstance(inputs, Tensor):
+            return self._chained(inputs)
         outputs = [self._vmapped(member, inputs) for member in self.members]
         return pytree.tree_map(lambda *leaves: torch.stack(leaves), *outputs)
 

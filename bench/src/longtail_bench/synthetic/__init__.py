@@ -31,7 +31,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from longtail.benchmarks import Benchmark, BenchmarkSpec
 from longtail.benchmarks.spec import MOST_TASKS
@@ -39,6 +39,7 @@ from longtail.names import option
 from longtail.support.random import normal, permutation, uniform
 from longtail.tasks import REGRESSION, Examples, TaskSequence, TensorExamples
 from longtail.tasks.sequences import floor
+from longtail_bench.synthetic.model import Regressor
 from longtail_bench.synthetic.tables import Chain, Dense, Generated, Kept, Place, dense, fits
 
 SETTINGS = ("same", "perturb", "shift")
@@ -265,19 +266,14 @@ def most_seeds(settings: Settings, method: str, memory: int) -> int:
     return max(1, int(0.6 * memory / (4 * numbers)))
 
 
-def make_model(d: int) -> nn.Module:
-    """f(x) = θ · x, with one number per example: [B, d] -> [B]."""
-    return nn.Sequential(nn.Linear(d, 1, bias=False), nn.Flatten(-2))
-
-
 def build(settings: Settings, seed: int) -> Benchmark:
     """One sequence and its model."""
-    return Benchmark(SyntheticSequence([settings], seed), lambda _: make_model(settings.d))
+    return Benchmark(SyntheticSequence([settings], seed), lambda _: Regressor(settings.d))
 
 
 def build_stack(settings: Sequence[Settings], seeds: Sequence[int]) -> Benchmark:
     """A stack: ``seeds`` along S, ``settings`` along P (entry p is what policy p learns)."""
-    return Benchmark(SyntheticSequence(settings, seeds), lambda _: make_model(settings[0].d))
+    return Benchmark(SyntheticSequence(settings, seeds), lambda _: Regressor(settings[0].d))
 
 
 SPEC = BenchmarkSpec(

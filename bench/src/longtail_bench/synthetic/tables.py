@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from longtail.replicas.factored import Factored
+from longtail_bench.synthetic.factored import Factored
 
 KEPT = 1 << 23  # numbers in a batch that is kept because all its task's steps read it
 AT_ONCE = 1 << 26  # numbers in the inputs of one batch of an evaluation

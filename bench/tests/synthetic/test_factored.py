@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from longtail.replicas import Replicas
-from longtail.replicas.factored import Factored
+from longtail_bench.synthetic.factored import Factored
+from longtail_bench.synthetic.model import Regressor
 
 S, B, R, D = 3, 7, 2, 5
 
@@ -48,8 +49,7 @@ def test_nothing_is_made_before_somebody_looks() -> None:
 
 def test_a_stack_of_regressions_multiplies_the_factors() -> None:
     x, plain = product()
-    models = [nn.Sequential(nn.Linear(D, 1, bias=False), nn.Flatten(-2)).double() for _ in range(S)]
-    stack = Replicas(models, policies=2)
+    stack = Replicas([Regressor(D).double() for _ in range(S)], policies=2)
     with torch.no_grad():
         stack.policy_parameters(1)[0].mul_(3)
     other = copy.deepcopy(stack)

@@ -3,7 +3,7 @@
     x = left @ right        left [..., B, r],  right [..., r, d],  x [..., B, d]
 
 Inputs that depend on few numbers need not be written out: a linear layer can multiply its weights
-with ``right`` first. `Replicas` does; for everybody else a `Factored` is an ordinary tensor, and
+with ``right`` first. `Regressor` does; for everybody else a `Factored` is an ordinary tensor, and
 the first operation on it makes x.
 """
 
