@@ -71,7 +71,7 @@ def test_settings_of_another_run_beside_finished_results_are_refused(run: Path, 
     other = small(method="ewc")
     train_run(other, tmp_path / "other", QUIET)
     shutil.copy(tmp_path / "other" / "config.toml", run / "config.toml")
-    with pytest.raises(ValueError, match=r"its config\.toml is not that of the run that finished"):
+    with pytest.raises(ValueError, match=r"config\.toml is not the file that the run wrote"):
         train_run(other, run, QUIET)
     assert "its checksum differs" in load(run).problems[0]
 

@@ -131,18 +131,12 @@ class TrainingFiles(ABC):
         return self.RESULT, self.CHECKSUMS, *self.CHECKED, self.TIMING, self.ERROR
 
     def refuse_strangers(self) -> None:
-        """Refuse a folder that is not ours, and one where our files could not be written.
+        """Refuse a folder that is not ours, and one whose snapshots are elsewhere.
 
         Raises:
             ValueError: naming what was found there.
         """
         refuse_strangers(self.folder, self.KIND)
-        for path in (self.folder / name for name in self.names()):
-            if path.is_dir():
-                raise ValueError(
-                    f"{path} is a folder, and a run keeps a file there: remove it, or choose "
-                    "another --out"
-                )
         if self.snapshots.is_symlink():
             raise ValueError(
                 f"{self.snapshots} is a link, and a run keeps a folder of its own there: remove "

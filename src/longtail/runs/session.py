@@ -115,11 +115,10 @@ def train_run(
     files, settings = RunFiles(Path(out)), config.as_dict()
     tell = reporter or choose_reporter(options.quiet, options.json)
     place = choose_device(options.device)
-    claim = Claim(settings, (config.id,), fingerprint(config), options, tell)
+    claim = Claim(settings, fingerprint(config), options, tell)
     with _held(files, claim):
         if files.result.exists():
-            result = _known_summary(files)
-            _require_undamaged(files)
+            result = files.read_summary()
         else:
             with _threads(options.threads):
                 seed_generators(derive(config.seed, "run"))
@@ -159,7 +158,7 @@ def train_stack(
     made_of: dict[str, str] = {}
     for config in {variant_key(config): config for config in configs}.values():
         made_of |= fingerprint(config)
-    claim = Claim(settings, tuple(settings), made_of, options, tell)
+    claim = Claim(settings, made_of, options, tell)
     with _held(files, claim):
         if files.result.exists():
             return files.read_runs()
@@ -186,14 +185,12 @@ class Claim:
 
     Args:
         settings: of the runs, as the folder's settings file has them.
-        runs: their ids.
         made_of: the user's code and data behind them, as they are now.
         options: keep, fresh, or neither.
         tell: told what is computed anew, and why.
     """
 
     settings: Mapping[str, Any]
-    runs: tuple[str, ...]
     made_of: Mapping[str, str]
     options: RunOptions
     tell: Reporter
@@ -214,7 +211,9 @@ def _held(files: RunFiles | StackFiles, claim: Claim) -> Iterator[None]:
             if files.begun():
                 _refuse_another(files, claim)
                 _make_room(files, claim)
-            if not files.result.exists():
+            if files.result.exists():
+                _require_undamaged(files)
+            else:
                 files.write_settings(claim.settings, {**_made_of(files), **claim.made_of})
             yield
         except Exception:
@@ -246,12 +245,6 @@ def _refuse_another(files: RunFiles | StackFiles, claim: Claim) -> None:
             f"{files.folder} holds another configuration: {key} is {there!r} there and {here!r} "
             "here; choose another --out or the same settings, or replace it with --fresh"
         )
-    recorded = _recorded(files) if files.result.exists() else ()
-    if recorded and set(recorded) != set(claim.runs):
-        raise ValueError(
-            f"{files.folder}: its {files.SETTINGS} is not that of the run that finished here, "
-            f"{', '.join(recorded[:3])}; put the right one back, or choose another --out"
-        )
 
 
 def _make_room(files: RunFiles | StackFiles, claim: Claim) -> None:
@@ -280,30 +273,12 @@ def _require_same_tasks(files: RunFiles | StackFiles, sequence: TaskSequence) ->
         )
 
 
-def _recorded(files: RunFiles | StackFiles) -> tuple[str, ...]:
-    """The ids in checksums.json; none where there is no such file, or a damaged one."""
-    try:
-        recorded = files.recorded()
-    except ValueError:
-        return ()
-    return recorded.runs if recorded else ()
-
-
-def _known_summary(files: RunFiles) -> dict[str, Any]:
-    """The summary of a finished run."""
-    try:
-        return files.read_summary()
-    except ValueError as error:
-        text = f"{files.folder}: {error}; delete this file and the same command gives it anew"
-        raise ValueError(text) from None
-
-
-def _require_undamaged(files: RunFiles) -> None:
+def _require_undamaged(files: RunFiles | StackFiles) -> None:
     """Refuse to call a run finished whose weights, or any other of its files, are gone."""
     if wrong := damage(files):
         raise ValueError(
-            f"{files.folder} has finished, but {wrong}; put the file back, or give --fresh to "
-            "compute the run anew"
+            f"{files.folder} has finished, but {wrong}; put the file back, or delete "
+            f"{files.RESULT} to go on from the last snapshot, or give --fresh to begin anew"
         )
 
 
