@@ -25,8 +25,8 @@ FIGURES = ROOT / "docs" / "figures"
 TABLE = ROOT / "bench" / "results" / "fsmol" / "table.json"
 POLICIES = {
     "continual": ("Continual Adam (MC)", "#4c78a8"),
-    "carry": ("Adam kept", "#8a7a3f"),
-    "reset": ("fresh Adam for every task", "#c8702f"),
+    "kept": ("Adam kept", "#8a7a3f"),
+    "new": ("fresh Adam for every task", "#c8702f"),
 }
 PARTS = {"head": "largest tenth", "body": "between", "tail": "smaller half"}
 SHADES = {"head": "#4c78a8", "body": "#3a97a3", "tail": "#4f9a5b"}

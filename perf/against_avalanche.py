@@ -77,9 +77,9 @@ def main() -> None:
     for method in ("finetune", "ewc", "reservoir"):
         bare, ours = [], []
         for _ in range(3):
-            b = Bare(options.tasks, OPTIMIZERS["carry"], every=50)
+            b = Bare(options.tasks, OPTIMIZERS["kept"], every=50)
             bare.append(seconds(lambda b=b, loop=LOOPS[method]: loop(b)))
-            run = library_run(sequence, method, "carry", 50, evaluate=True)
+            run = library_run(sequence, method, "kept", 50, evaluate=True)
             ours.append(seconds(lambda run=run: train(run)))
         theirs = avalanche_seconds(method, sequence, 50)
         row = {

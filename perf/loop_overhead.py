@@ -33,7 +33,7 @@ from longtail.training import POLICIES, Interrupted, Run, TrainSettings, train
 
 OPTIMIZERS = {
     "continual": lambda params: ContinualAdamW(params, lr=1e-3, weight_decay=0.0, fused=True),
-    "carry": lambda params: torch.optim.AdamW(params, lr=1e-3, weight_decay=0.0, fused=True),
+    "kept": lambda params: torch.optim.AdamW(params, lr=1e-3, weight_decay=0.0, fused=True),
 }
 BARS = {"loop": 1.3, "late task": 1.1, "memory": 1.05, "fisher": 3.0}
 
@@ -83,7 +83,7 @@ def overhead(tasks: int, repeats: int):
                 yield {
                     "bar": "loop",
                     "method": method,
-                    "optimizer": policy,
+                    "policy": policy,
                     "evaluation": "every 50" if every else "none",
                     "bare us/task": 1e6 * min(bare) / tasks,
                     "ours us/task": 1e6 * min(ours) / tasks,

@@ -39,9 +39,9 @@ class Rival(NamedTuple):
     """A row, as the studies call it, and how it is made."""
 
     method: str
-    policy: str
+    row: str
     optimizer: str
-    boundary: str
+    policy: str
     average: Literal["none", "task", "ema"] = "none"
 
 
@@ -50,21 +50,21 @@ def rivals() -> list[Rival]:
     found = []
     for method in methods.names():
         # what reads Adam's moments finds them in torch's AdamW as well
-        found.append(Rival(method, "carry", ADAMW, "carry"))
+        found.append(Rival(method, "kept", ADAMW, "kept"))
         found.append(Rival(method, "continual", "adamw", "continual"))
     for method in ("finetune", "reservoir"):
         found += [
-            Rival(method, "reset", ADAMW, "reset"),
-            Rival(method, "MoFO", "longtail_bench.rivals.mofo:MoFO", "carry"),
+            Rival(method, "new", ADAMW, "new"),
+            Rival(method, "MoFO", "longtail_bench.rivals.mofo:MoFO", "kept"),
             Rival(method, "MoFO with MC", "longtail_bench.rivals.mofo:MoFO", "continual"),
             Rival(method, "Adam-Rel", ADAMW, "longtail_bench.rivals.adam_rel:restart_time"),
-            Rival(method, "UPGD", "longtail_bench.rivals.upgd:UPGD", "carry"),
-            Rival(method, "BAdam", "longtail_bench.rivals.badam:BAdam", "carry"),
+            Rival(method, "UPGD", "longtail_bench.rivals.upgd:UPGD", "kept"),
+            Rival(method, "BAdam", "longtail_bench.rivals.badam:BAdam", "kept"),
         ]
         found += [
-            Rival(method, "carry, task average", ADAMW, "carry", "task"),
+            Rival(method, "kept, task average", ADAMW, "kept", "task"),
             Rival(method, "continual, task average", "adamw", "continual", "task"),
-            Rival(method, "carry, ema", ADAMW, "carry", "ema"),
+            Rival(method, "kept, ema", ADAMW, "kept", "ema"),
             Rival(method, "continual, ema", "adamw", "continual", "ema"),
         ]
     return found
@@ -87,7 +87,7 @@ def make_run(rival: Rival, device: torch.device, width: int, steps: int = STEPS)
     settings = TrainSettings(
         batch_size=BATCH, optimizer=rival.optimizer, cuda_graph=graphs, average=rival.average
     )
-    policy = policy_for(rival.boundary, find_optimizer(rival.optimizer))
+    policy = policy_for(rival.policy, find_optimizer(rival.optimizer))
     optim = {"fused": True} if rival.optimizer == ADAMW else {}  # as Continual Adam is by itself
     return Run(sequence, model, method, [policy], settings, 0, evaluate=False, optim=optim)
 
@@ -112,7 +112,7 @@ def kept_bytes(rival: Rival, width: int = 32) -> float:
     seen: list[int] = []
     train(run, on_step=lambda run: seen.append(_held(run)))
     beyond = max(seen) / sum(p.numel() for p in run.model.parameters()) - 8
-    unused = 4 if rival.optimizer.endswith("MoFO") and rival.boundary == "carry" else 0
+    unused = 4 if rival.optimizer.endswith("MoFO") and rival.policy == "kept" else 0
     return beyond - unused  # v_c, which MoFO has as a subclass of Continual AdamW and never reads
 
 
@@ -156,7 +156,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     device, rows = torch.device(args.device), rivals()
-    base = Rival("finetune", "carry", ADAMW, "carry")
+    base = Rival("finetune", "kept", ADAMW, "kept")
     ratios: dict[Rival, list[float]] = {rival: [] for rival in rows}
     for number in range(args.rounds + 1):
         usual = seconds(base, device, args.width)
@@ -166,11 +166,11 @@ def main() -> None:
                 ratios[rival].append(ratio)
     found = []
     for rival in rows:
-        row = {"method": rival.method, "policy": rival.policy}
+        row = {"method": rival.method, "policy": rival.row}
         spread = (min(ratios[rival]), max(ratios[rival]))
         row |= {"time": statistics.median(ratios[rival]), "time_range": spread}
         row |= {"bytes": round(kept_bytes(rival), 2), "bytes_by_name": extra_bytes(row)}
-        print(f"{rival.method:20} {rival.policy:23} time {row['time']:5.2f}  bytes {row['bytes']}")
+        print(f"{rival.method:20} {rival.row:23} time {row['time']:5.2f}  bytes {row['bytes']}")
         found.append(row)
     settings = {"batch": BATCH, "steps": STEPS, "tasks": TASKS, "width": args.width}
     if args.json:

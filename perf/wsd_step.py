@@ -251,9 +251,7 @@ def our_run(pairs: Pairs, stacked: bool) -> Run:
 
     kinds = [POLICIES["continual"]]
     if stacked:
-        kinds = [
-            replace(POLICIES[k], lr_scale=s) for k in ("continual", "reset") for s in (1.0, 0.1)
-        ]
+        kinds = [replace(POLICIES[k], lr_scale=s) for k in ("continual", "new") for s in (1.0, 0.1)]
     seed = torch.zeros(1, dtype=torch.long, device=DEVICE) if stacked else 0
     model = build_model(make, [0] if stacked else 0, len(kinds)).to(DEVICE)
     segments = Segments([0, len(pairs)])

@@ -13,7 +13,7 @@ from helpers.scripts import ROOT, load
 PACKAGE = ROOT / "src" / "longtail"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 CODE = re.compile(r"`([^`]+)`")
-CHANGES = ["method", "benchmark", "optimizer policy", "metric", "figure", "command", "integration"]
+CHANGES = ["method", "benchmark", "policy", "metric", "figure", "command", "integration"]
 
 pytest.importorskip("grimp")  # which reads the import graph, and is there with the dev extra
 rooms = load("docs/draw_rooms.py")

@@ -36,7 +36,7 @@ def test_first_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed, names, pictures = run("first_steps", tmp_path, monkeypatch)
     assert "tasks seen: 3" in printed
     rp = {policy: names["summary"](run.matrix)["RP"] for policy, run in names["runs"].items()}
-    assert rp["continual"] > rp["reset"] + 0.02
+    assert rp["continual"] > rp["new"] + 0.02
     assert len(pictures) == 1
 
 
@@ -45,7 +45,7 @@ def test_three_weeks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed, names, pictures = run("three_weeks", tmp_path, monkeypatch)
     assert "1 grown (0.weight 40x16 -> 60x16)" in printed
     scores = names["scores"]
-    assert scores["continual", 3][1] > scores["reset", 3][1]
+    assert scores["continual", 3][1] > scores["new", 3][1]
     assert len(pictures) == 1
 
 

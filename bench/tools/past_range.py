@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="JSON file (default: stdout)")
     args = parser.parse_args(argv)
-    config = resolve(args.benchmark, flags={"optimizer": "continual"}, sets=args.set)
+    config = resolve(args.benchmark, flags={"policy": "continual"}, sets=args.set)
     run = build_run(config, choose_device(args.device))
     begin = time.monotonic()
 

@@ -29,12 +29,12 @@ POLICIES = {
     "upgd": ("UPGD",),
     "badam": ("BAdam",),
     "averages": (
-        "carry, task average",
-        "carry, constant rate, task average",
+        "kept, task average",
+        "kept, constant rate, task average",
         "continual, task average",
         "continual, constant rate, task average",
         "continual without warm-up, task average",
-        "carry, ema",
+        "kept, ema",
         "continual, ema",
     ),
 }

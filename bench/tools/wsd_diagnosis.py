@@ -117,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="JSON file (default: stdout)")
     args = parser.parse_args(argv)
-    config = resolve("wsd", flags={"optimizer": "continual"}, sets=args.set)
+    config = resolve("wsd", flags={"policy": "continual"}, sets=args.set)
     run = build_run(config, choose_device(args.device))
 
     def write(rows: list[dict[str, Any]]) -> None:

@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, help="JSON file (default: stdout)")
     args = parser.parse_args(argv)
-    config = resolve("wsd", flags={"optimizer": "continual"}, sets=args.set)
+    config = resolve("wsd", flags={"policy": "continual"}, sets=args.set)
     data: Any = config.data
     limits = {"tasks": data.tasks, "cap": data.cap, "longest": data.longest}
     words = word_tasks(prepared_of(data), data.seed, **limits)
@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         "trained": len(rows), "with_fresh_tokens": sum(row["fresh"] > 0 for row in rows),
         "tokens_ever": sum(row["fresh"] for row in rows),
     }  # fmt: skip
-    content = {**settings, **total, "places": by_place(rows, config.policy.beta3)}
+    content = {**settings, **total, "places": by_place(rows, config.moments.beta3)}
     text = json.dumps(content, indent=1) + "\n"
     if args.out:
         args.out.write_text(text, "utf-8")

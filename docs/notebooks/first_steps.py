@@ -41,7 +41,7 @@ print(f"the largest tenth of the tasks has {share:.0%} of the examples")
 # %% [markdown]
 # ## With and without
 #
-# The same model and the same batches, once with an AdamW that starts anew with every task (`reset`)
+# The same model and the same batches, once with an AdamW that starts anew with every task (`new`)
 # and once with Continual AdamW (`continual`):
 
 # %%
@@ -51,7 +51,7 @@ from longtail.replicas import build_model
 from longtail.training import POLICIES, Run, TrainSettings, train
 
 runs = {}
-for policy in ("reset", "continual"):
+for policy in ("new", "continual"):
     model = build_model(benchmark.make_model, seed=0)
     settings = TrainSettings(**{**spec.train, "evaluate_every": 10})
     method = Finetune(model, benchmark.sequence.objective)
@@ -82,8 +82,8 @@ figure.tight_layout()
 # with standard errors and a page to look at, is [a study](../studies.md):
 #
 # ```
-# longtail run toy --optimizer continual
-# longtail run toy --optimizer reset
+# longtail run toy --policy continual
+# longtail run toy --policy new
 # longtail report runs
 # ```
 #

@@ -12,7 +12,7 @@ from longtail.cli import main
 STUDY = """
 benchmark = "toy"
 methods = ["finetune", "reservoir"]
-optimizers = ["continual", "reset"]
+policies = ["continual", "new"]
 seeds = "0-9"
 
 [report]
@@ -85,7 +85,7 @@ import numpy as np
 
 figure, axes = plt.subplots(num="Accuracy over all tasks so far, ten seeds each", figsize=(6, 3.5))
 for method in ("finetune", "reservoir"):
-    for policy, style in (("continual", "-"), ("reset", ":")):
+    for policy, style in (("continual", "-"), ("new", ":")):
         mine = [
             r
             for r in results.finished

@@ -33,7 +33,7 @@ if week > 1:
         for name, value in saved.items():
             model.state_dict()[name][tuple(map(slice, value.shape))] = value
 
-kept = {"reset": "reset", "continual": "task"}[policy]
+kept = {"new": "reset", "continual": "task"}[policy]
 optimizer = ContinualAdamW(model.parameters(), lr=5e-3, second_moment=kept, beta3=0.9 if kept == "task" else 0.0)
 if week > 1 and policy == "continual":
     load_memory(optimizer, folder, model)
@@ -59,7 +59,7 @@ import sys
 import tempfile
 
 scores = {}
-for policy in ("reset", "continual"):
+for policy in ("new", "continual"):
     folder = tempfile.mkdtemp()
     for week in (1, 2, 3):
         done = subprocess.run(
@@ -80,13 +80,13 @@ for policy in ("reset", "continual"):
 
 # %% [markdown]
 # The third week's memory has grown with the vocabulary: `1 grown (0.weight 40x16 -> 60x16)`. What
-# is left of the first week, with a new AdamW every week (reset) and with the memory (continual):
+# is left of the first week, with a new AdamW every week (new) and with the memory (continual):
 
 # %%
 import matplotlib.pyplot as plt
 
 figure, axes = plt.subplots(num="Accuracy on week 1 after each week", figsize=(5, 3))
-for policy in ("reset", "continual"):
+for policy in ("new", "continual"):
     axes.plot((1, 2, 3), [scores[policy, week][1] for week in (1, 2, 3)], marker="o", label=policy)
 axes.set(xlabel="after week", ylabel="accuracy on week 1", xticks=(1, 2, 3))
 axes.legend()

@@ -1,4 +1,4 @@
-"""The names of methods, optimizer policies and metrics, what tables call them, and our version.
+"""The names of methods, policies and metrics, what tables call them, and our version.
 
 This file imports nothing of longtail and no torch, so that reports, the command line and the
 training loop can share it. A method's class is registered in `methods/`, under the name here.
@@ -6,18 +6,19 @@ training loop can share it. A method's class is registered in `methods/`, under 
 ==============  ============  =============  =====  ========  ==================================
 policy          first_moment  second_moment  beta3  boundary  which is
 ==============  ============  =============  =====  ========  ==================================
-continual       reset         task           0.9    yes       Continual Adam(W): "with MC"
+continual       reset         task           0.9    yes       Continual Adam(W)
 continual_seen  reset         task_seen      0.9    yes       the same for weights moved before
-reset           reset         reset          0      yes       fresh state per task: "without MC"
-carry           ema           ema            0      no        plain Adam(W), not told about tasks
+kept            ema           ema            0      no        one Adam(W), not told about tasks
+new             reset         reset          0      yes       a new Adam(W) for each task
 ==============  ============  =============  =====  ========  ==================================
 
-A policy may also be a function, `module:function`, that is called at every boundary; `function` and
+A policy says what becomes of the optimizer's state at a task boundary, an optimizer is a class. A
+policy may also be a function, `module:function`, that is called at every boundary; `function` and
 `settings` of `Policy` are then its path and its keyword arguments. What the policies do to other
 optimizers than Continual Adam is in `training/boundary.py`.
 
-"With" and "without MC" are the paper's words. `continual_seen` gives weights that no earlier task
-has moved plain Adam's step, where `continual` averages their past in as zero.
+The paper calls `continual` "with MC" and `new` "without". `continual_seen` gives weights that no
+earlier task has moved plain Adam's step, where `continual` averages their past in as zero.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def option(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Policy:
-    """One optimizer policy; `lr_scale` multiplies the learning rate (learning rates in a stack)."""
+    """One policy; `lr_scale` multiplies the learning rate (learning rates in a stack)."""
 
     name: str
     first_moment: FirstMoment = option(  # noqa: RUF009 (an alias hides the literals)
@@ -86,17 +87,17 @@ POLICIES: dict[str, Policy] = {
     for policy in (
         Policy("continual"),
         Policy("continual_seen", second_moment="task_seen"),
-        Policy("reset", second_moment="reset", beta3=0.0),
-        Policy("carry", first_moment="ema", second_moment="ema", beta3=0.0, boundary=False),
+        Policy("kept", first_moment="ema", second_moment="ema", beta3=0.0, boundary=False),
+        Policy("new", second_moment="reset", beta3=0.0),
     )
 }
 
-KEPT = "an Adam that is kept across tasks"  # what a sentence calls the policy `carry`
+KEPT = "an Adam that is kept across tasks"  # what a sentence calls the policy `kept`
 
 # What tables call a policy.
 POLICY_NAMES = {
-    "continual": "w/ MC",
-    "continual_seen": "w/ MC, seen",
-    "reset": "w/o MC",
-    "carry": "carry",
+    "continual": "Continual AdamW",
+    "continual_seen": "Continual AdamW, seen",
+    "kept": "AdamW kept",
+    "new": "AdamW new",
 }

@@ -12,7 +12,7 @@ EXPECTED = {
     "longtail st": ["study"],
     "longtail run sy": ["synthetic"],
     "longtail run toy --method ewc": ["ewc", "ewcpp", "ewc_adam", "ewc_routed"],
-    "longtail run toy --optimizer continual_": ["continual_seen"],
+    "longtail run toy --policy continual_": ["continual_seen"],
     "longtail study --log ten": ["tensorboard"],
     "longtail run toy --snap": ["--snapshot-minutes"],
 }

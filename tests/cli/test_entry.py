@@ -63,7 +63,7 @@ def test_help_of_a_benchmark_shows_every_setting_with_help_and_default(capsys):
     text = capsys.readouterr().out
     for flag in ("--tasks", "--lr", "--strength", "--fisher-cap", "--beta3", "--no-compile"):
         assert flag in text
-    for flag in ("--train-optimizer", "--data-seed"):  # `--optimizer` and `--seed` are the run's
+    for flag in ("--policy", "--optimizer", "--data-seed"):  # `--seed` is the run's
         assert flag in text
     assert "--schedule constant|linear" in text
     default = resolve("toy", flags={"method": "ewc"}).methods.strength
@@ -148,7 +148,7 @@ def test_config_of_a_run_repeats_it(capsys):
         (["run", "tooy"], "unknown benchmark 'tooy'; did you mean 'toy'?"),
         (["run", "--seed", "1"], "name a benchmark right after `run`"),
         (["run", "toy", "--method", "ewx"], "unknown method 'ewx'; did you mean 'ewc'?"),
-        (["run", "toy", "--optimizer", "rest"], "unknown optimizer policy 'rest'"),
+        (["run", "toy", "--policy", "sdg"], "did you mean the optimizer 'sgd' (--optimizer)?"),
         (["run", "toy", "--epoch", "1"], "unknown flag --epoch, did you mean --epochs?"),
         (["--quiet", "run", "toy"], "--quiet stands before the command"),
         (
@@ -245,7 +245,7 @@ def test_list(capsys):
         assert word in text
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["optimizer policies"]) == {"continual", "continual_seen", "reset", "carry"}
+    assert set(found["policies"]) == {"continual", "continual_seen", "kept", "new"}
 
 
 def test_list_of_a_benchmark(capsys):

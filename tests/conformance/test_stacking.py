@@ -39,7 +39,7 @@ OPTIMIZERS = ["adamw", "adam", "sgd", "rmsprop", "adagrad", "nadam", "adamax", "
 STEPPED = [
     (name, policy)
     for name in OPTIMIZERS
-    for policy in ("continual", "reset", "carry")
+    for policy in ("continual", "new", "kept")
     if (name, policy) != ("rprop", "continual")  # it has no second moment to keep
 ]
 
@@ -53,7 +53,7 @@ def test_an_optimizer_that_is_known_to_be_elementwise_is(name: str, policy: str)
 
 def test_one_that_is_not_elementwise_fails() -> None:
     with pytest.raises(ValueError, match=r"optimizer adafactor .* in a stack of 2 weight"):
-        try_optimizer(find_optimizer("adafactor"), {}, POLICIES["carry"])
+        try_optimizer(find_optimizer("adafactor"), {}, POLICIES["kept"])
 
 
 def test_ours_are_not_tried_before_every_stack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,4 +63,4 @@ def test_ours_are_not_tried_before_every_stack(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("longtail.runs.stacking.try_method", refuse)
     monkeypatch.setattr("longtail.runs.stacking.try_optimizer", refuse)
     for optimizer in ("adamw", "sgd"):
-        try_to_stack(resolve("toy", sets=["method=derpp", f"train.optimizer={optimizer}"]))
+        try_to_stack(resolve("toy", sets=["method=derpp", f"optimizer={optimizer}"]))

@@ -42,7 +42,7 @@ from typing import Any, Protocol
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 METHODS = ("finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem", "multitask")
-POLICIES = ("continual", "reset", "carry")
+POLICIES = ("continual", "new", "kept")
 STUDIES = {
     "stacked 1": ("finetune", "agem"),
     "stacked 2": ("ewc", "reservoir"),
@@ -231,7 +231,7 @@ def write_studies(work: Path, device: str) -> None:
     for name, methods in STUDIES.items():
         text = f'benchmark = "toy"\nmethods = {json.dumps(methods)}\nseeds = "0-1"\n'
         text += f"stack = {str('single' not in name).lower()}\n"
-        text += f"optimizers = {json.dumps(POLICIES[: 1 if 'single' in name else 2])}\n"
+        text += f"policies = {json.dumps(POLICIES[: 1 if 'single' in name else 2])}\n"
         (work / f"{name}.toml").write_text(f"{text}[data]\n{data}[train]\n{graph}")
 
 

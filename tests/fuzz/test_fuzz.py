@@ -74,7 +74,7 @@ VALUES = st.one_of(
     st.floats().map(str),
 )
 KEYS = ["train.lr", "train.betas", "train.epochs", "train.clip", "data.tasks", "data.cap", "seed"]
-KEYS += ["method", "optimizer", "methods.buffer", "policy.beta3", "train.evaluate_at"]
+KEYS += ["method", "optimizer", "methods.buffer", "moments.beta3", "train.evaluate_at"]
 
 
 @fuzz

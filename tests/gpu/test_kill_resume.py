@@ -28,7 +28,7 @@ SMALL = ["--tasks", "40", "--zero-shot", "2", "--features", "6", "--hidden", "8"
 GPU = ["--device", "cuda", "--snapshot-minutes", "0", "--quiet"]
 STUDY = """benchmark = "toy"
 methods = ["finetune", "derpp"]
-optimizers = ["continual", "reset"]
+policies = ["continual", "new"]
 seeds = "0-2"
 [data]
 tasks = 30

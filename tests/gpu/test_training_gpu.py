@@ -81,7 +81,7 @@ def captured(run: Run) -> list[bool]:
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 def test_replayed_steps_equal_eager_ones(name: str, stacked: bool, schedule: str) -> None:
-    seed, policies = ([3, 4], ("continual", "reset")) if stacked else (3, ("continual",))
+    seed, policies = ([3, 4], ("continual", "new")) if stacked else (3, ("continual",))
     eager = make_run(name, seed, policies, schedule=schedule, clip=1.0)
     graph = make_run(name, seed, policies, schedule=schedule, clip=1.0, cuda_graph=True)
     train(eager)
@@ -149,7 +149,7 @@ def ragged_run(name: str, stacked: bool, **settings) -> Run:
     bounds = [0, *torch.tensor(SIZES).cumsum(0).tolist()]
     table, segments = Staged(sum(SIZES)), Segments(bounds)
     sequence = TableSequence(table, segments, segments, CLASSIFICATION).to("cuda")
-    seed, policies = ([3, 4], ("continual", "reset")) if stacked else (3, ("continual",))
+    seed, policies = ([3, 4], ("continual", "new")) if stacked else (3, ("continual",))
     model = build_model(lambda _: Bag(), seed, len(policies)).cuda()
     seed = torch.tensor(seed) if stacked else seed
     method = METHODS[name](model, CLASSIFICATION, seed=seed)
@@ -235,7 +235,7 @@ def test_mixed_precision_trains_every_method(name: str, autocast: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_device_gives_what_the_cpu_gives(name: str) -> None:
-    run = make_run(name, [3, 4], ("continual", "reset"))
+    run = make_run(name, [3, 4], ("continual", "new"))
     train(run)
     sequence = make_sequence().to("cpu")
     model = build_model(make_model, [3, 4], 2)
@@ -282,7 +282,7 @@ def seconds_per_step(replicas: int, policies: int, steps: int = 1100) -> float:
     stacked = torch.tensor(seeds)
     method = METHODS["finetune"](model, REGRESSION, seed=stacked)
     settings = TrainSettings(batch_size=64, lr=0.1, cuda_graph=True)
-    chosen = [POLICIES[("continual", "reset")[i % 2]] for i in range(policies)]
+    chosen = [POLICIES[("continual", "new")[i % 2]] for i in range(policies)]
     run = Run(sequence, model, method, chosen, settings, stacked, evaluate=False)
     times: list[float] = []
 
@@ -305,7 +305,7 @@ def test_thousands_of_linear_models_cost_little_more_than_one() -> None:
 @pytest.mark.parametrize("average", ["task", "ema"])
 @pytest.mark.parametrize("stacked", [False, True])
 def test_the_average_of_replayed_steps_is_that_of_eager_ones(average: str, stacked: bool) -> None:
-    seed, policies = ([3, 4], ("continual", "reset")) if stacked else (3, ("continual",))
+    seed, policies = ([3, 4], ("continual", "new")) if stacked else (3, ("continual",))
     settings = {"average": average, "average_decay": 0.9, "evaluate_every": 3}
     eager = make_run("finetune", seed, policies, **settings)
     graph = make_run("finetune", seed, policies, **settings, cuda_graph=True)
@@ -324,7 +324,7 @@ def test_the_average_of_replayed_steps_is_that_of_eager_ones(average: str, stack
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "nadam", "rmsprop", "torch.optim:AdamW"])
-@pytest.mark.parametrize("policy", ["carry", "reset", "continual"])
+@pytest.mark.parametrize("policy", ["kept", "new", "continual"])
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
 def test_steps_of_other_optimizers_are_captured_too(
     optimizer: str, policy: str, schedule: str
@@ -349,14 +349,14 @@ def test_steps_of_other_optimizers_are_captured_too(
 
 
 RIVALS = {
-    "mofo": ("longtail_bench.rivals.mofo:MoFO", "carry", {"fraction": 0.3}),
+    "mofo": ("longtail_bench.rivals.mofo:MoFO", "kept", {"fraction": 0.3}),
     "mofo with mc": ("longtail_bench.rivals.mofo:MoFO", "continual", {"fraction": 0.3}),
     "adam-rel": ("adamw", "longtail_bench.rivals.adam_rel:restart_time", {}),
-    "upgd": ("longtail_bench.rivals.upgd:UPGD", "carry", {"noise": 0.01}),
-    "upgd by gradients": ("longtail_bench.rivals.upgd:UPGD", "carry", {"adaptive": False}),
-    "upgd anew": ("longtail_bench.rivals.upgd:UPGD", "reset", {"noise": 0.01}),
-    "badam": ("longtail_bench.rivals.badam:BAdam", "carry", {"width": 0.05, "examples": 30.0}),
-    "badam anew": ("longtail_bench.rivals.badam:BAdam", "reset", {"width": 0.05, "examples": 30.0}),
+    "upgd": ("longtail_bench.rivals.upgd:UPGD", "kept", {"noise": 0.01}),
+    "upgd by gradients": ("longtail_bench.rivals.upgd:UPGD", "kept", {"adaptive": False}),
+    "upgd anew": ("longtail_bench.rivals.upgd:UPGD", "new", {"noise": 0.01}),
+    "badam": ("longtail_bench.rivals.badam:BAdam", "kept", {"width": 0.05, "examples": 30.0}),
+    "badam anew": ("longtail_bench.rivals.badam:BAdam", "new", {"width": 0.05, "examples": 30.0}),
 }
 
 
@@ -457,6 +457,6 @@ def test_the_largest_momentum_is_the_same_on_both_devices(shape, fraction: float
 
 
 def test_an_optimizer_that_cannot_be_captured_runs_as_it_is() -> None:
-    run = make_run("finetune", 3, ("carry",), optimizer="adafactor", cuda_graph=True)
+    run = make_run("finetune", 3, ("kept",), optimizer="adafactor", cuda_graph=True)
     train(run)
     assert not hasattr(run.take_step, "steps")

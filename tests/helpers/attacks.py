@@ -398,7 +398,7 @@ def _prepared(work: Path) -> list[Attack]:
 
 CONFIG = b"""benchmark = "toy"
 method = "derpp"
-optimizer = "continual"
+policy = "continual"
 seed = 3
 [data]
 tasks = 4
@@ -409,12 +409,12 @@ evaluate_at = [1, 3]
 clip = "none"
 [methods]
 buffer = 20
-[policy]
+[moments]
 beta3 = 0.9
 """
 STUDY = b"""benchmark = "toy"
 methods = ["finetune", "derpp"]
-optimizers = ["continual", "reset"]
+policies = ["continual", "new"]
 seeds = "0-2"
 [data]
 tasks = 4
@@ -426,11 +426,11 @@ buffer = 20
 "train.epochs" = [1, 2]
 [report]
 checks = ["mc_improves"]
-pair = ["continual", "reset"]
+pair = ["continual", "new"]
 """
 SETTINGS = (b"train.lr=0.1", b"train.betas=0.9,0.99", b"train.epochs=3", b"train.clip=none")
-SETTINGS += (b"data.tasks=7", b"data.cap=40", b"seed=3", b"method=ewc", b"optimizer=reset")
-SETTINGS += (b"methods.buffer=20", b"policy.beta3=0.9", b"train.evaluate_at=1,2", b"data.noise=1")
+SETTINGS += (b"data.tasks=7", b"data.cap=40", b"seed=3", b"method=ewc", b"policy=new")
+SETTINGS += (b"methods.buffer=20", b"moments.beta3=0.9", b"train.evaluate_at=1,2", b"data.noise=1")
 
 
 def _settings(work: Path) -> list[Attack]:

@@ -12,23 +12,24 @@ import tomli_w
 
 POLICIES = {
     "continual": {"first_moment": "reset", "second_moment": "task", "beta3": 0.9, "boundary": True},
-    "reset": {"first_moment": "reset", "second_moment": "reset", "beta3": 0.0, "boundary": True},
+    "kept": {"first_moment": "ema", "second_moment": "ema", "beta3": 0.0, "boundary": False},
+    "new": {"first_moment": "reset", "second_moment": "reset", "beta3": 0.0, "boundary": True},
 }
-CARRY = {"first_moment": "ema", "second_moment": "ema", "beta3": 0.0, "boundary": False}
 
 
 def config(
-    method: str = "finetune", optimizer: str = "continual", seed: int = 0, **train: Any
+    method: str = "finetune", policy: str = "continual", seed: int = 0, **train: Any
 ) -> dict[str, Any]:
     return {
         "benchmark": "toy",
         "method": method,
-        "optimizer": optimizer,
+        "policy": policy,
+        "optimizer": "adamw",
         "seed": seed,
         "data": {"tasks": 12},
         "train": {"lr": 0.01, **train},
         "methods": {},
-        "policy": (POLICIES | {"carry": CARRY})[optimizer],
+        "moments": POLICIES[policy],
     }
 
 
@@ -40,7 +41,7 @@ def scores(settings: dict[str, Any], tasks: int, every: int) -> list[dict[str, A
     """Each task is evaluated when learned, all so far every `every` tasks; MC forgets less."""
     rng = np.random.default_rng([settings["seed"], len(settings["method"])])
     own = 0.8 + 0.1 * rng.random(tasks)
-    slope = 0.02 if settings["optimizer"] == "continual" else 0.1
+    slope = 0.02 if settings["policy"] == "continual" else 0.1
     slope *= {"ewc": 0.8, "derpp": 0.6}.get(settings["method"], 1.0) * (1 + 0.1 * rng.random())
     lines = []
     for after in range(tasks):
@@ -154,8 +155,8 @@ def write_stack(folder: Path, members: list[dict[str, Any]], *, tasks: int = 12)
 
 def write_study(folder: Path, *, seeds: int = 3, tasks: int = 12, **kwargs: Any) -> Path:
     for method in ("finetune", "ewc", "derpp"):
-        for optimizer in POLICIES:
+        for policy in ("continual", "new"):
             for seed in range(seeds):
-                settings = config(method, optimizer, seed)
+                settings = config(method, policy, seed)
                 write_run(folder / "runs" / identity(settings), settings, tasks=tasks, **kwargs)
     return folder

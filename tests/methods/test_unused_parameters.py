@@ -93,7 +93,7 @@ def test_a_head_nobody_uses_stays_as_it_was_built(name: str, stacked: bool, padd
     table = TensorExamples(torch.randn(60, 5), torch.randint(3, (60,)))
     parts = Segments([0, 20, 43, 60])
     sequence = TableSequence(table, parts, parts, CLASSIFICATION)
-    policies = ["continual", "reset"] if stacked else ["continual"]
+    policies = ["continual", "new"] if stacked else ["continual"]
     model = build_model(lambda _seed: Spare(), [3, 4] if stacked else 3, len(policies))
     seed = torch.tensor([3, 4]) if stacked else 3
     method = METHODS[name](model, CLASSIFICATION, seed=seed)

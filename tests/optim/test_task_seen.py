@@ -109,7 +109,7 @@ def test_a_coordinate_is_averaged_from_its_second_task_on() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_stack_has_policies_end_to_end(fused: bool) -> None:
-    names = ("continual", "continual_seen", "reset")
+    names = ("continual", "continual_seen", "new")
     torch.manual_seed(0)
     models = [torch.nn.Linear(8, 1, bias=False) for _ in range(2)]
 

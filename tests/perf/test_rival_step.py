@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "perf"))
 script = load("perf/rival_step.py")
 
 
-@pytest.mark.parametrize("rival", script.rivals(), ids=lambda r: f"{r.method}-{r.policy}")
+@pytest.mark.parametrize("rival", script.rivals(), ids=lambda r: f"{r.method}-{r.row}")
 def test_a_rival_keeps_as_much_as_it_is_said_to(rival) -> None:
-    said = extra_bytes({"method": rival.method, "policy": rival.policy})
+    said = extra_bytes({"method": rival.method, "policy": rival.row})
     assert script.kept_bytes(rival) == pytest.approx(said, abs=0.05)

@@ -74,7 +74,7 @@ def test_a_kept_optimizer_does_not_take_the_place_of_how_a_gap_grows(tmp_path: P
 def test_runs_without_checks_are_compared_with_a_kept_optimizer_too(tmp_path: Path):
     write_study(tmp_path)
     for seed in range(3):
-        settings = config("ewc", "carry", seed)
+        settings = config("ewc", "kept", seed)
         write_run(tmp_path / "runs" / identity(settings), settings, tasks=12)
     text = said(tmp_path).text
     assert "MC raises RP" in text
@@ -155,17 +155,17 @@ def test_runs_without_checks_get_those_on_their_policies(tmp_path: Path):
 def test_rows_that_nobody_named_are_not_compared_however_far_apart(tmp_path: Path):
     for method in ("finetune", "derpp"):
         for seed in range(3):
-            write_run(tmp_path / f"{method}{seed}", config(method, "reset", seed), tasks=40)
+            write_run(tmp_path / f"{method}{seed}", config(method, "new", seed), tasks=40)
     found = said(tmp_path)
     assert found.claims == []
-    assert found.text.startswith("Finetune w/o MC after 40 tasks: RP ")
+    assert found.text.startswith("Finetune AdamW new after 40 tasks: RP ")
 
 
 def test_a_single_run_is_described_without_a_claim(tmp_path: Path):
     write_run(tmp_path, config())
     found = said(tmp_path)
     assert found.claims == []
-    assert found.text.startswith("Finetune w/ MC after 12 tasks: RP 81.24, LP 85.97")
+    assert found.text.startswith("Finetune Continual AdamW after 12 tasks: RP 81.24, LP 85.97")
     assert "percent" in found.text
 
 
@@ -185,18 +185,20 @@ def test_a_score_of_zero_is_a_score(tmp_path: Path):
     groups = group(results.runs)
     table = tables.build(results, groups)
     table.rows[0].update(RP=0.0, LP=0.0)
-    assert finding(groups, table, []).text.startswith("Finetune w/ MC after 12 tasks: RP 0.00, LP")
+    assert finding(groups, table, []).text.startswith(
+        "Finetune Continual AdamW after 12 tasks: RP 0.00, LP"
+    )
     table.rows[0].update(RP=None, LP=None)
     assert "no score" in finding(groups, table, []).text
 
 
 def test_a_pair_of_ones_own_is_compared_by_default(tmp_path: Path):
     planned = []
-    for policy, optimizer in (("mine", "continual"), ("theirs", "reset")):
+    for name, policy in (("mine", "continual"), ("theirs", "new")):
         for seed in range(3):
-            settings = config(optimizer=optimizer, seed=seed)
+            settings = config(policy=policy, seed=seed)
             write_run(tmp_path / identity(settings), settings)
-            labels = {"method": "finetune", "policy": policy}
+            labels = {"method": "finetune", "policy": name}
             planned.append({"id": identity(settings), "labels": labels})
     plan = {"runs": planned, "report": {"pair": ["mine", "theirs"]}}
     (tmp_path / "plan.json").write_text(json.dumps(plan))

@@ -44,7 +44,7 @@ def ablation() -> Table:
 def many_columns() -> Table:
     """Twenty columns, more than fit side by side, and more rows than a page has lines."""
     rows = [
-        {"method": f"my_package.method_{i}", "policy": "reset", "lr": f"rate {j}", "seeds": 3}
+        {"method": f"my_package.method_{i}", "policy": "new", "lr": f"rate {j}", "seeds": 3}
         | {"RP": 12.34 + i, "RP_se": 0.56}
         for i in range(45)
         for j in range(20)
@@ -66,7 +66,7 @@ def test_one_table_a_metric_with_its_definition(tmp_path: Path):
     assert "FGT ($\\downarrow$), forgetting, in percent." in text
     assert text.count("Mean $\\pm$ standard error over 3 seeds") == 1
     for lines in tabulars(text):
-        assert lines[0] == "Method & w/ MC & w/o MC \\\\"
+        assert lines[0] == "Method & Continual AdamW & AdamW new \\\\"
         assert [line.split(" & ")[0] for line in lines[1:]] == ["Finetune", "EWC", "DER++"]
 
 

@@ -43,17 +43,17 @@ def test_page_holds_everything_and_fetches_nothing(tmp_path: Path, capsys):
         assert name in text
     units = data_of(tmp_path / "report.html")["units"]
     assert len(units) == 6 + 18
-    assert units[0]["name"] == "Finetune w/ MC, mean of 3 seeds"
+    assert units[0]["name"] == "Finetune Continual AdamW, mean of 3 seeds"
 
 
 @pytest.mark.parametrize("methods", [("reservoir", "ewc"), ("ewc", "reservoir")])
 def test_statistics_name_labels_that_some_methods_alone_have(tmp_path: Path, methods):
     planned = []
     for method in methods:
-        for optimizer in ("continual", "reset"):
+        for policy in ("continual", "new"):
             for buffer in (5, 10) if method == "reservoir" else (None,):
-                labels = {"method": method, "policy": optimizer}
-                settings = config(method, optimizer)
+                labels = {"method": method, "policy": policy}
+                settings = config(method, policy)
                 if buffer is not None:
                     settings["methods"] = {"buffer": buffer}
                     labels["buffer"] = buffer
@@ -97,7 +97,7 @@ def test_fourteen_methods_of_20399_tasks_still_fit(tmp_path: Path):
     names = [f"word{i}" for i in range(20399)]
     scores = type(first)(names, sizes, sizes, **noisy, after=first.after, curve=first.curve)
     g.runs[0].__dict__["scores"] = scores
-    many = [type(g)({"method": f"m{i}", "policy": "reset"}, g.runs) for i in range(14)]
+    many = [type(g)({"method": f"m{i}", "policy": "new"}, g.runs) for i in range(14)]
     packed = gzip.compress(json.dumps(page.tasks(many, tables.build(results), MC)).encode())
     assert len(packed) * 4 / 3 < 3e6
 
@@ -110,13 +110,13 @@ def diverge(folder: Path, settings: dict, task: int) -> None:
 
 def test_seeds_that_diverged_are_marked_everywhere_and_in_no_mean(tmp_path: Path, capsys):
     write_study(tmp_path, tasks=40, every=5)
-    whole = {g.name: g for g in group(load(tmp_path).runs)}["EWC w/o MC"]
+    whole = {g.name: g for g in group(load(tmp_path).runs)}["EWC AdamW new"]
     kept = [run.scores for run in whole.runs if run.seed != 1]
-    diverge(tmp_path, config("ewc", "reset", 1), 7)
+    diverge(tmp_path, config("ewc", "new", 1), 7)
     for seed in range(3):
-        diverge(tmp_path, config("derpp", "reset", seed), seed)
+        diverge(tmp_path, config("derpp", "new", seed), seed)
     groups = {g.name: g for g in group(load(tmp_path).runs)}
-    one, all_of = groups["EWC w/o MC"], groups["DER++ w/o MC"]
+    one, all_of = groups["EWC AdamW new"], groups["DER++ AdamW new"]
     assert one.mark == " † (1 of 3 diverged)"
     expected = np.mean([s.curve for s in kept if s], axis=0)
     assert series.rp_curve(one, 1.0).mean == pytest.approx(expected[-len(one.curves[0]) :])
@@ -124,20 +124,22 @@ def test_seeds_that_diverged_are_marked_everywhere_and_in_no_mean(tmp_path: Path
     assert one.tasks.last == pytest.approx(np.mean([s.last for s in kept if s], axis=0))
     for make in (series.rp_curve, series.retention, series.forgetting_by_size):
         assert not len(make(all_of, 1.0).x)
-    assert not len(series.difference(groups["DER++ w/ MC"], all_of, 1.0).x)
+    assert not len(series.difference(groups["DER++ Continual AdamW"], all_of, 1.0).x)
     assert style.divergences(one, series.rp_curve(one, 1.0))[0].tolist() == [8]
     assert report(tmp_path, "--out", tmp_path / "out") == 0
     assert "4 runs diverged" in capsys.readouterr().out
     text = (tmp_path / "out" / "report.html").read_text()
-    assert "† 4 runs diverged and are in no mean and no line: EWC w/o MC, seed 1 in task 8;" in text
-    assert "EWC w/o MC † (1 of 3 diverged)</label>" in text
-    assert "DER++ w/o MC † (3 of 3 diverged)</label>" in text
+    assert (
+        "† 4 runs diverged and are in no mean and no line: EWC AdamW new, seed 1 in task 8;" in text
+    )
+    assert "EWC AdamW new † (1 of 3 diverged)</label>" in text
+    assert "DER++ AdamW new † (3 of 3 diverged)</label>" in text
     drawn = (tmp_path / "out" / "figures" / "rp_by_tasks.svg").read_text()
-    for words in ("EWC w/o MC † (1 of 3 diverged)", "† a seed diverged, left out"):
+    for words in ("EWC AdamW new † (1 of 3 diverged)", "† a seed diverged, left out"):
         assert f"<!-- {words} -->" in drawn
     names = [unit["name"] for unit in data_of(tmp_path / "out" / "report.html")["units"]]
-    assert "EWC w/o MC, mean of 2 seeds † (1 of 3 diverged)" in names
-    assert "EWC w/o MC, seed 1 † (diverged)" in names
+    assert "EWC AdamW new, mean of 2 seeds † (1 of 3 diverged)" in names
+    assert "EWC AdamW new, seed 1 † (diverged)" in names
     (row,) = [r for r in tables.build(load(tmp_path)).rows if r.get("diverged") == 1]
     assert row["RP_curve"] == pytest.approx((100 * series.rp_curve(one, 1.0).mean).tolist())
 
@@ -162,10 +164,10 @@ def test_page_begins_with_the_finding_and_folds_the_checks(tmp_path: Path):
 
 def test_names_in_the_finding_and_in_notices_stay_text(tmp_path: Path):
     for seed in range(3):
-        for optimizer in ("continual", "reset"):
-            settings = config("<img src=x onerror=alert(3)>", optimizer, seed)
+        for policy in ("continual", "new"):
+            settings = config("<img src=x onerror=alert(3)>", policy, seed)
             write_run(tmp_path / "runs" / identity(settings), settings)
-    diverge(tmp_path, config("<img src=x onerror=alert(3)>", "reset", 1), 2)
+    diverge(tmp_path, config("<img src=x onerror=alert(3)>", "new", 1), 2)
     assert report(tmp_path, "--no-figures", "--quiet") == 0
     text = (tmp_path / "report.html").read_text()
     assert "<img" not in text[text.index("<main>") : text.index("</main>")]
@@ -188,10 +190,10 @@ def test_comparison_opens_on_the_pair(tmp_path: Path):
     groups = group(results.runs)
     data = page.tasks(groups, tables.build(results, groups), MC)
     assert [data["units"][i]["name"] for i in data["opens"]] == [
-        "Finetune w/o MC, mean of 3 seeds",
-        "Finetune w/ MC, mean of 3 seeds",
+        "Finetune AdamW new, mean of 3 seeds",
+        "Finetune Continual AdamW, mean of 3 seeds",
     ]
-    groups = [g for g in groups if g.labels["policy"] == "reset"]
+    groups = [g for g in groups if g.labels["policy"] == "new"]
     assert page.tasks(groups, tables.build(results, groups), MC)["opens"] == (0, 1)
 
 
@@ -204,7 +206,7 @@ def test_ours_is_strong_and_bands_wait_to_be_asked_for(tmp_path: Path):
     lines = {
         r.name: r.glyph.line_width for r in curve.renderers if type(r.glyph).__name__ == "Line"
     }
-    assert lines["EWC w/ MC"] > 2 * lines["EWC w/o MC"]
+    assert lines["EWC Continual AdamW"] > 2 * lines["EWC AdamW new"]
     bands = [r for r in curve.renderers if "band" in r.tags]
     assert len(bands) == len(groups)
     assert not any(band.visible for band in bands)
@@ -275,7 +277,7 @@ def test_figures_in_three_forms_and_the_same_twice(tmp_path: Path):
     results = load(tmp_path)
     groups = group(results.runs)[:2]
     table = tables.build(results, groups)
-    paths = figures.write(groups, table, tmp_path / "one", ("continual", "reset"))
+    paths = figures.write(groups, table, tmp_path / "one", ("continual", "new"))
     names = {path.stem for path in paths}
     assert names == {
         "rp_by_tasks", "difference_by_tasks", "retention_by_age", "forgetting_by_size",
@@ -283,7 +285,7 @@ def test_figures_in_three_forms_and_the_same_twice(tmp_path: Path):
     }  # fmt: skip
     assert {path.suffix for path in paths} == {".svg", ".pdf", ".png"}
     for some in (figures.NAMES[:4], figures.NAMES[4:]):  # as two processes would share them
-        figures.write(groups, table, tmp_path / "two", ("continual", "reset"), some)
+        figures.write(groups, table, tmp_path / "two", ("continual", "new"), some)
     again = {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
     assert again == {path.name: path.read_bytes() for path in paths}
 
@@ -296,7 +298,7 @@ def test_a_figure_says_how_many_lines_it_leaves_out(tmp_path: Path, monkeypatch)
 
     def legend() -> str:
         table = tables.build(results, groups)
-        figures.write(groups, table, tmp_path / "out", ("continual", "reset"), ["rp_by_tasks"])
+        figures.write(groups, table, tmp_path / "out", ("continual", "new"), ["rp_by_tasks"])
         return (tmp_path / "out" / "rp_by_tasks.svg").read_text()
 
     assert "not drawn" not in legend()
@@ -305,7 +307,7 @@ def test_a_figure_says_how_many_lines_it_leaves_out(tmp_path: Path, monkeypatch)
     monkeypatch.setattr(figures, "MOST_MARKS", len(groups) - 1)
     monkeypatch.setattr(figures, "MOST_PANELS", 4)
     table = tables.build(results, groups)
-    figures.write(groups, table, tmp_path / "out", ("continual", "reset"))
+    figures.write(groups, table, tmp_path / "out", ("continual", "new"))
     assert "<!-- and 1 more, not drawn -->" in (tmp_path / "out" / "plane.svg").read_text()
     heats = (tmp_path / "out" / "score_matrix.svg").read_text()
     assert f"<!-- the first 4 of {len(groups)} rows -->" in heats
@@ -315,7 +317,7 @@ def test_multi_task_training_has_a_point_and_is_not_the_first_to_be_left_out(
     tmp_path: Path, monkeypatch
 ):
     write_study(tmp_path, tasks=40, every=5, seeds=1)
-    settings = config("multitask", "reset", 0)
+    settings = config("multitask", "new", 0)
     write_run(tmp_path / "runs" / "mtl", settings, tasks=40, every=40)
     results = load(tmp_path)
     groups = group(results.runs)
@@ -323,11 +325,11 @@ def test_multi_task_training_has_a_point_and_is_not_the_first_to_be_left_out(
     assert len(series.rp_curve(bound, 1.0).x) == 1
     monkeypatch.setattr(figures, "MOST_LINES", 3)
     table = tables.build(results, groups)
-    figures.write(groups, table, tmp_path / "out", ("continual", "reset"), ["rp_by_tasks"])
+    figures.write(groups, table, tmp_path / "out", ("continual", "new"), ["rp_by_tasks"])
     drawn = (tmp_path / "out" / "rp_by_tasks.svg").read_text()
     assert "<!-- MTL -->" in drawn
     assert "<!-- and 4 more, not drawn -->" in drawn
-    page = plots.Plots(groups, table, ("continual", "reset"))
+    page = plots.Plots(groups, table, ("continual", "new"))
     places = [renderer for _, _, figure in page.found[:1] for renderer in figure.renderers]
     single = [r for r in places if len(r.data_source.data.get("x", ())) == 1]
     assert {type(r.glyph).__name__ for r in single} >= {"Line", "Scatter"}
@@ -352,7 +354,7 @@ def test_the_page_says_what_its_figures_leave_out(tmp_path: Path, monkeypatch):
     assert "; and 1 more, not drawn" in whole
     results = load(tmp_path)
     groups = group(results.runs)
-    dots = plots._dot_figure(groups, tables.build(results, groups), ("continual", "reset"))
+    dots = plots._dot_figure(groups, tables.build(results, groups), ("continual", "new"))
     assert dots
     assert dots[0].startswith("RP of the first 2 of 6 rows, mean ± standard error")
 
@@ -362,16 +364,16 @@ def test_colours_tell_methods_apart_or_the_policies_of_one():
         groups = [Group({"method": m, "policy": p}, []) for m, p in labels]
         return [Look(groups).colour(g) for g in groups]
 
-    first, second, third = colours(("ewc", "continual"), ("ewc", "reset"), ("agem", "reset"))
+    first, second, third = colours(("ewc", "continual"), ("ewc", "new"), ("agem", "new"))
     assert first == second != third
-    policies = ("continual", "continual_seen", "reset")
+    policies = ("continual", "continual_seen", "new")
     assert len(set(colours(*(("ewc", p) for p in policies)))) == 3
 
 
 def test_series_say_what_the_scores_do(tmp_path: Path):
     write_study(tmp_path, tasks=40, every=5)
     groups = {(g.labels["method"], g.labels["policy"]): g for g in group(load(tmp_path).runs)}
-    with_mc, without = groups["ewc", "continual"], groups["ewc", "reset"]
+    with_mc, without = groups["ewc", "continual"], groups["ewc", "new"]
     gap = series.difference(with_mc, without, 100)
     assert (np.diff(gap.mean) > 0).all()
     assert gap.mean[-1] == pytest.approx(100 * (with_mc.values("RP") - without.values("RP")).mean())
@@ -401,18 +403,18 @@ def test_series_of_an_error_and_of_multitask(tmp_path: Path):
 
 
 def test_stacks_are_reported_like_runs(tmp_path: Path):
-    members = [config(optimizer=o, seed=s) for o in ("continual", "reset") for s in range(4)]
+    members = [config(policy=p, seed=s) for p in ("continual", "new") for s in range(4)]
     write_stack(tmp_path / "stacks" / "x", members)
     assert report(tmp_path, "--quiet") == 0
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
-    assert [(r["policy"], r["seeds"]) for r in rows] == [("continual", 4), ("reset", 4)]
+    assert [(r["policy"], r["seeds"]) for r in rows] == [("continual", 4), ("new", 4)]
 
 
 @pytest.mark.slow
 def test_thousand_runs_take_less_than_30_seconds(tmp_path: Path):
     for seed in range(500):
-        for optimizer in ("continual", "reset"):
-            settings = config(optimizer=optimizer, seed=seed)
+        for policy in ("continual", "new"):
+            settings = config(policy=policy, seed=seed)
             write_run(tmp_path / "runs" / identity(settings), settings, tasks=300, every=30)
     began = time.process_time()
     assert report(tmp_path, "--quiet") == 0
@@ -420,16 +422,16 @@ def test_thousand_runs_take_less_than_30_seconds(tmp_path: Path):
 
 
 def test_compare_two_folders(tmp_path: Path, capsys):
-    for name, optimizer in (("a", "continual"), ("b", "reset")):
+    for name, policy in (("a", "continual"), ("b", "new")):
         for seed in range(4):
-            write_run(tmp_path / name / str(seed), config(optimizer=optimizer, seed=seed))
+            write_run(tmp_path / name / str(seed), config(policy=policy, seed=seed))
     assert report("--compare", tmp_path / "a", tmp_path / "b", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     rp = next(row for row in rows if row["metric"] == "RP")
     assert rp["mean"] == pytest.approx(rp["b"] - rp["a"])
     assert rp["mean"] < 0
     assert (rp["n"], rp["p"]) == (4, 2 / 16)
-    write_run(tmp_path / "other seed", config(optimizer="reset", seed=9))
+    write_run(tmp_path / "other seed", config(policy="new", seed=9))
     assert report("--compare", tmp_path / "a", tmp_path / "other seed", "--json") == 0
     unpaired = json.loads(capsys.readouterr().out)[0]
     assert unpaired["n"] == 0

@@ -40,7 +40,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     names = [f"word{i}" for i in range(198)] + ["<script>alert(1)</script>", "<b>bold</b>"]
     write_study(folder, tasks=200, every=20, names=names)
-    lost = folder / "runs" / identity(config("ewc", "reset", 1)) / "summary.json"
+    lost = folder / "runs" / identity(config("ewc", "new", 1)) / "summary.json"
     lost.write_text(json.dumps({**json.loads(lost.read_text()), "diverged_at": 57}))
     return write(load(folder), folder, with_figures=False)["page"]
 
@@ -84,7 +84,7 @@ def test_loads_without_complaints_and_without_the_network(page: Any, report: Pat
 def test_toggling_a_method_changes_the_plot(page: Any):
     canvas = page.locator("#plot0")
     before, shown = canvas.screenshot(), page.evaluate(SHOWN)
-    page.get_by_role("checkbox", name="Finetune w/o MC").uncheck()
+    page.get_by_role("checkbox", name="Finetune AdamW new").uncheck()
     page.wait_for_timeout(500)
     assert page.evaluate(SHOWN) < shown
     assert canvas.screenshot() != before
@@ -215,12 +215,12 @@ def test_bands_are_drawn_on_request(page: Any):
     page.locator("#bands").check()
     some = page.evaluate(bands)
     assert some > 6
-    page.get_by_role("checkbox", name="Finetune w/o MC").uncheck()
+    page.get_by_role("checkbox", name="Finetune AdamW new").uncheck()
     assert 0 < page.evaluate(bands) < some
 
 
 def test_a_seed_that_diverged_has_its_mark(page: Any):
-    assert page.get_by_role("checkbox", name="EWC w/o MC † (1 of 3 diverged)").count() == 1
+    assert page.get_by_role("checkbox", name="EWC AdamW new † (1 of 3 diverged)").count() == 1
     assert "†" in page.locator(".metric:visible tr", has_text="EWC").inner_text()
     cross = """() => plots.plot0.renderers.filter(r => r.glyph.marker?.value === "x")
         .map(r => Array.from(r.data_source.data.x))"""
@@ -238,8 +238,8 @@ def test_labels_stay_in_sight_when_a_table_is_scrolled(page: Any):
 
 def test_opens_on_what_people_compare(page: Any):
     chosen = "id => document.getElementById(id).selectedOptions[0].textContent"
-    assert page.evaluate(chosen, "compare-a") == "Finetune w/o MC, mean of 3 seeds"
-    assert page.evaluate(chosen, "compare-b") == "Finetune w/ MC, mean of 3 seeds"
+    assert page.evaluate(chosen, "compare-a") == "Finetune AdamW new, mean of 3 seeds"
+    assert page.evaluate(chosen, "compare-b") == "Finetune Continual AdamW, mean of 3 seeds"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -23,7 +23,7 @@ from longtail.study.jobs import finished_runs
 
 
 def test_run_and_stack_of_the_same_settings_read_alike(tmp_path: Path):
-    settings = [config(optimizer=o, seed=s) for o in ("continual", "reset") for s in (0, 1)]
+    settings = [config(policy=p, seed=s) for p in ("continual", "new") for s in (0, 1)]
     for s in settings:
         write_run(tmp_path / "single" / identity(s), s)
     write_stack(tmp_path / "stacked" / "x", settings)
@@ -129,8 +129,8 @@ def test_of_two_folders_of_one_run_the_finished_one_counts(tmp_path: Path, first
 
 def test_plan_names_runs_and_drops_those_it_does_not_know(tmp_path: Path):
     write_study(tmp_path)
-    known = config("ewc", "reset", 1)
-    entry = {"id": identity(known), "labels": {"method": "ewc", "policy": "reset", "row": 2}}
+    known = config("ewc", "new", 1)
+    entry = {"id": identity(known), "labels": {"method": "ewc", "policy": "new", "row": 2}}
     (tmp_path / "plan.json").write_text(json.dumps({"runs": [entry]}))
     (run,) = load(tmp_path).runs
     assert run.labels == entry["labels"]
@@ -140,15 +140,15 @@ def test_plan_names_runs_and_drops_those_it_does_not_know(tmp_path: Path):
 def test_ablation_rows_are_named_by_what_they_do():
     assert policy_name(config()) == "continual"
     changed = config()
-    changed["policy"] = {**changed["policy"], "first_moment": "ema", "second_moment": "ema"}
+    changed["moments"] = {**changed["moments"], "first_moment": "ema", "second_moment": "ema"}
     assert policy_name(changed) == "ema/ema+adjust"
-    changed["policy"]["beta3"] = 0.5
+    changed["moments"]["beta3"] = 0.5
     assert policy_name(changed) == "ema/ema+adjust 0.5"
 
 
 def test_runs_that_differ_in_the_warm_up_or_the_seed_of_the_data_are_not_one_row(tmp_path: Path):
     plain = {**config(), "data": {"seed": 0}}
-    warm = {**plain, "policy": {**plain["policy"], "beta3": 0.5}}
+    warm = {**plain, "moments": {**plain["moments"], "beta3": 0.5}}
     other = {**plain, "data": {"seed": 1}}
     for name, settings in (("plain", plain), ("warm", warm), ("other", other)):
         write_run(tmp_path / name, settings)
@@ -261,7 +261,7 @@ def test_a_folder_may_be_named_by_a_text_and_becomes_a_frame(tmp_path: Path):
     assert list(frame.columns) == ["id", "method", "policy", "seed", "status", *METRICS]
     assert len(frame) == 13
     means = frame[frame["status"] == "finished"].groupby(["method", "policy"])["RP"].mean()
-    assert means["derpp", "continual"] > means["finetune", "reset"]
+    assert means["derpp", "continual"] > means["finetune", "new"]
     assert frame[frame["status"] == "unfinished"]["RP"].isna().all()
     (tmp_path / "empty").mkdir()
     assert list(load(str(tmp_path / "empty")).to_pandas().columns) == list(frame.columns)

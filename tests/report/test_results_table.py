@@ -22,13 +22,13 @@ def test_one_metric_is_shown_at_a_time_with_its_definition(tmp_path: Path):
     assert buttons == [("RP", "true"), ("LP", "false"), ("FGT", "false"), ("BWT", "false")]
     assert "<strong>FGT</strong>, forgetting: mean difference between" in text
     assert "Lower is better. In percent." in text
-    assert '<abbr title="without: Adam whose moments start at zero' in text
+    assert '<abbr title="a new AdamW: its moments start at zero' in text
 
 
 def test_the_legend_explains_what_the_table_has_and_nothing_else(tmp_path: Path):
     plain = as_html(table_of(write_study(tmp_path)))
     legend = plain[plain.index("<details") :]
-    for word in ("RP", "LP", "FGT", "BWT", "w/ MC", "w/o MC"):
+    for word in ("RP", "LP", "FGT", "BWT", "Continual AdamW", "AdamW new"):
         assert f"<dt><strong>{word}</strong></dt>" in legend
     assert "≠" not in legend
     assert "†" not in legend

@@ -33,10 +33,10 @@ def table_of(folder: Path, **report) -> tables.Table:
 def test_rows_are_means_with_standard_errors_in_percent(tmp_path: Path):
     write_study(tmp_path)
     table = table_of(tmp_path)
-    runs = [r for r in load(tmp_path).runs if r.labels == {"method": "ewc", "policy": "reset"}]
+    runs = [r for r in load(tmp_path).runs if r.labels == {"method": "ewc", "policy": "new"}]
     values = [100 * r.metric("RP") for r in runs]
     mean = sum(values) / 3
-    row = checks.find(table.rows, method="ewc", policy="reset")
+    row = checks.find(table.rows, method="ewc", policy="new")
     assert row["RP"] == pytest.approx(mean)
     assert row["RP_se"] == pytest.approx((sum((v - mean) ** 2 for v in values) / 2 / 3) ** 0.5)
     assert row["seeds"] == 3
@@ -50,7 +50,7 @@ def test_paper_stands_beside_ours_and_the_best_is_bold(tmp_path: Path):
     assert "(78.76)" in text
     grid = tables.grid(table)
     assert grid.index == ["Method"]
-    assert grid.columns[:2] == [("RP", "w/ MC"), ("RP", "w/o MC")]
+    assert grid.columns[:2] == [("RP", "Continual AdamW"), ("RP", "AdamW new")]
     assert [names[0] for names, _ in grid.lines] == ["Finetune", "EWC", "DER++"]
     best = [
         (names[0], i) for names, cells in grid.lines for i, c in enumerate(cells) if c and c.best
@@ -91,9 +91,8 @@ def test_headings_read_as_words(tmp_path: Path):
     asked = ["breakdown.zero_shot.RP", "breakdown.zero_shot.FGT"]
     results.plan = {"report": {"metrics": asked}}
     table = tables.build(results)
-    assert "| zero shot RP↑ w/ MC | zero shot RP↑ w/o MC | zero shot FGT↓ w/ MC |" in (
-        formats.markdown(table)
-    )
+    heads = ("RP↑ Continual AdamW", "RP↑ AdamW new", "FGT↓ Continual AdamW")
+    assert " | ".join(f"zero shot {head}" for head in heads) in formats.markdown(table)
     read = re.sub(r'data-metric="[^"]*"', "", as_html(table))
     for text in (latex(table), formats.text(table), read):
         assert "zero shot FGT" in text
@@ -132,11 +131,11 @@ def test_rows_count_their_tasks_where_the_setting_says_all(tmp_path: Path):
 
 def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
     write_study(tmp_path)
-    identity_ = identity(config("ewc", "reset", 1))
+    identity_ = identity(config("ewc", "new", 1))
     path = tmp_path / "runs" / identity_ / "summary.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "RP": float("nan")}))
     table = table_of(tmp_path)
-    row = checks.find(table.rows, method="ewc", policy="reset")
+    row = checks.find(table.rows, method="ewc", policy="new")
     assert row["diverged"] == 1
     assert row["RP"] > 0
     assert any("1 run diverged" in note and "†" in note for note in table.notes)
@@ -150,7 +149,7 @@ def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
     lines = [json.loads(line) for line in scores.read_text().splitlines()]
     lines[-1]["scores"] = dict.fromkeys(lines[-1]["scores"])
     scores.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    curve = checks.find(table_of(tmp_path).rows, method="ewc", policy="reset")["RP_curve"]
+    curve = checks.find(table_of(tmp_path).rows, method="ewc", policy="new")["RP_curve"]
     assert curve[-1] == pytest.approx(row["RP"])  # without this seed, as the means
     json.loads(
         formats.as_json(table, {"checks": [{"x": float("nan")}]}), parse_constant=pytest.fail
@@ -188,7 +187,7 @@ def test_ablation_is_spread_over_its_settings(tmp_path: Path):
 def test_paper_has_its_own_numbers():
     assert papers.numbers("wsd", {"method": "derpp", "policy": "continual"})["RP"] == 79.12
     assert papers.numbers("table1", {"row": 11, "setting": "shift"}) == {"RP": 6.28}
-    assert papers.numbers("nlp5", {"method": "multitask", "policy": "reset"}) == {}
+    assert papers.numbers("nlp5", {"method": "multitask", "policy": "new"}) == {}
     for ours, theirs, unit, found in (
         (70.0, 70.9, "percent", "close"),
         (70.0, 71.1, "percent", "near"),
@@ -211,14 +210,14 @@ def test_checks_compute_their_claims_and_miss_their_rows_loudly(tmp_path: Path):
     assert [c["holds"] for c in claims] == [True] * 6 + [False]
     assert "missing" in claims[-1]["numbers"]
     for row in rows:
-        row["policy"] = {"continual": "reset", "reset": "continual"}[row["policy"]]
+        row["policy"] = {"continual": "new", "new": "continual"}[row["policy"]]
     assert not any(c["holds"] for c in checks.run(["mc_improves"], rows))
     for i, row in enumerate(rows):  # numbers of a row are no part of its name
         row |= {"late.RP": 0.1 * i, "late.polysemous_RP": 0.2 * i, "baselines.chance.head": 0.3 * i}
     assert len(checks.run(["mc_improves"], rows)) == 3
     with pytest.raises(ValueError, match="mc_improves"):
         checks.run(["mc_improve"], rows)
-    alone = [{"method": "multitask", "policy": "reset", "RP": 1.0}]  # as when half a study is done
+    alone = [{"method": "multitask", "policy": "new", "RP": 1.0}]  # as when half a study is done
     for name in ("multitask_is_best", "order_of_methods", "json:loads"):
         (found,) = checks.run([name], alone)
         assert not found["holds"]
@@ -229,7 +228,7 @@ def test_checks_compute_their_claims_and_miss_their_rows_loudly(tmp_path: Path):
 
 def test_policies_are_compared_seed_by_seed(tmp_path: Path):
     write_study(tmp_path, seeds=5)
-    tests = compare_policies(group(load(tmp_path).runs), ("continual", "reset"), "percent")
+    tests = compare_policies(group(load(tmp_path).runs), ("continual", "new"), "percent")
     ewc = next(t for t in tests if t["method"] == "ewc" and t["metric"] == "RP")
     assert (ewc["n"], ewc["wins"], ewc["p"]) == (5, 5, 2 / 32)
     assert ewc["p_holm"] == pytest.approx(3 * 2 / 32)
@@ -260,7 +259,7 @@ def test_selection_goes_by_validation_and_never_by_test_scores(tmp_path: Path):
     select(results)
     assert {run.config["train"]["lr"] for run in results.runs} == {0.01}
     assert results.state == "4 of 4 runs finished; 2 are selected and shown."
-    assert "lr chosen by validation score: Finetune w/ MC 0.01" in " ".join(
+    assert "lr chosen by validation score: Finetune Continual AdamW 0.01" in " ".join(
         tables.build(results).notes
     )
 
@@ -282,7 +281,7 @@ def test_a_value_at_an_end_of_what_was_tried_is_named(tmp_path: Path, scores: di
     means = {each["lr"]: each["mean"] for each in entry["tried"]}
     wanted = {lr: None if score != score else 100 * score for lr, score in scores.items()}
     assert means == pytest.approx(wanted)
-    told = "At an end of what was tried, so others may be better: Finetune w/ MC 0.01."
+    told = "At an end of what was tried, so others may be better: Finetune Continual AdamW 0.01."
     assert (told in tables.build(results).notes) == bool(ends)
 
 
@@ -304,7 +303,7 @@ def _with_two_settings(folder: Path) -> Results:
                 settings["methods"] = {"strength": strength}
                 made = write_run(folder / "runs" / identity(settings), settings)
                 set_rp(made, lr * strength if seed else 1 - lr * strength)
-                labels = {"method": "ewc", "policy": "reset", "lr": lr, "strength": strength}
+                labels = {"method": "ewc", "policy": "new", "lr": lr, "strength": strength}
                 entries.append({"id": identity(settings), "labels": labels})
     chosen = {"key": ["train.lr", "methods.strength"], "seeds": [7, 8]}
     (folder / "plan.json").write_text(json.dumps({"runs": entries, "select": chosen}))
@@ -318,7 +317,7 @@ def test_several_settings_are_selected_by_seeds_that_are_not_reported(tmp_path: 
     (row,) = tables.build(results).rows
     assert row["selected"] == {"lr": 0.2, "strength": 2.0}
     assert (row["seeds"], row["RP"]) == (1, pytest.approx(60.0))
-    told = "lr, strength chosen by RP of seeds 7 to 8: EWC w/o MC lr 0.2 strength 2.0"
+    told = "lr, strength chosen by RP of seeds 7 to 8: EWC AdamW new lr 0.2 strength 2.0"
     assert told in " ".join(tables.build(results).notes)
 
 
@@ -357,7 +356,7 @@ def test_without_selection_every_value_has_a_line_and_its_validation_score(tmp_p
         "lr 0.1",
         "lr 0.01",
     ]
-    without = [{**row, "policy": "reset", "validation": 1.0, "RP": 0.0} for row in table.rows]
+    without = [{**row, "policy": "new", "validation": 1.0, "RP": 0.0} for row in table.rows]
     claims = checks.run(["mc_improves"], [*table.rows, *without])
     assert [entry["claim"] for entry in claims] == [
         "Finetune lr=0.1: MC raises RP",

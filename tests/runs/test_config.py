@@ -26,10 +26,10 @@ def test_defaults_are_the_dataclasses_and_the_benchmark_overrides_them():
     from longtail.benchmarks import toy
 
     config = resolve("toy")
-    assert (config.method, config.optimizer, config.seed) == ("finetune", "continual", 0)
+    assert (config.method, config.policy, config.seed) == ("finetune", "continual", 0)
     assert config.data == toy.Settings()
     assert config.train.epochs == toy.SPEC.train["epochs"] != 1
-    assert config.policy == POLICIES["continual"]
+    assert config.moments == POLICIES["continual"]
 
 
 def test_later_layers_win(tmp_path):
@@ -60,7 +60,7 @@ def test_benchmark_overrides_per_method(monkeypatch):
         ({}, "name one benchmark, got none"),
         ({"benchmark": "toy", "flags": {"benchmark": "synthetic"}}, "name one benchmark"),
         ({"benchmark": "toy", "flags": {"method": "ewd"}}, "unknown method 'ewd'; did you mean"),
-        ({"benchmark": "toy", "flags": {"optimizer": "rest"}}, "did you mean 'reset'"),
+        ({"benchmark": "toy", "flags": {"policy": "continal"}}, "did you mean 'continual'"),
         ({"benchmark": "toy", "flags": {"train.lrr": 1}}, "did you mean 'train.lr'"),
         ({"benchmark": "toy", "flags": {"trian.lr": 1}}, "did you mean 'train.lr'"),
         ({"benchmark": "toy", "flags": {"train": {"lrr": 1}}}, "did you mean 'train.lr'"),
@@ -98,15 +98,15 @@ def test_bare_name_in_two_tables_is_ambiguous_but_dotted_reaches_each(monkeypatc
 
 
 def test_top_level_names_win_over_table_fields():
-    # both `optimizer` (the policy) and `train.optimizer` (adam or adamw) exist; so do two seeds
-    config = resolve("toy", sets=["optimizer=reset", "train.optimizer=adam", "data.seed=4"])
-    assert (config.optimizer, config.train.optimizer) == ("reset", "adam")
+    # the run has a seed, and so have its data
+    config = resolve("toy", sets=["policy=new", "optimizer=adam", "data.seed=4"])
+    assert (config.policy, config.optimizer) == ("new", "adam")
     assert (config.seed, config.data.seed) == (0, 4)
 
 
 @pytest.mark.parametrize("method", method_names())
 def test_config_toml_gives_the_same_config_and_id(tmp_path, method):
-    config = resolve("toy", flags={"method": method, "optimizer": "carry", "seed": 5})
+    config = resolve("toy", flags={"method": method, "policy": "kept", "seed": 5})
     path = tmp_path / "config.toml"
     path.write_text(tomli_w.dumps(config.as_dict()))
     again = resolve(file=path)
@@ -124,17 +124,17 @@ def test_id_is_stable_and_tells_settings_apart():
     )
     others = [
         resolve("toy", sets=[text]).id
-        for text in ("seed=1", "train.lr=0.1", "policy.beta3=0.5", "data.tasks=20", "method=ewcpp")
+        for text in ("seed=1", "train.lr=0.1", "moments.beta3=0.5", "data.tasks=20", "method=ewcpp")
     ]
     assert len({a.id, *others}) == 6
 
 
 def test_policy_fields_can_be_overridden_for_ablations():
-    config = resolve("toy", sets=["policy.first_moment=ema", "policy.beta3=0"])
-    assert config.policy.first_moment == "ema"
-    assert config.policy.second_moment == "task"
-    assert config.policy.beta3 == 0.0
-    assert config.policy.name == "continual"
+    config = resolve("toy", sets=["moments.first_moment=ema", "moments.beta3=0"])
+    assert config.moments.first_moment == "ema"
+    assert config.moments.second_moment == "task"
+    assert config.moments.beta3 == 0.0
+    assert config.moments.name == "continual"
 
 
 def test_every_setting_has_a_line_of_help():
@@ -155,9 +155,9 @@ def test_methods_registered_later_or_named_by_module_are_known(monkeypatch):
 
 def test_stack_key_ignores_what_a_stack_may_vary(monkeypatch):
     base = stack_key(resolve("toy"))
-    for text in ("seed=1", "train.lr=0.1", "optimizer=reset", "policy.beta3=0.5"):
+    for text in ("seed=1", "train.lr=0.1", "policy=new", "moments.beta3=0.5"):
         assert stack_key(resolve("toy", sets=[text])) == base
-    for text in ("method=ewc", "train.epochs=9", "optimizer=carry", "data.tasks=20"):
+    for text in ("method=ewc", "train.epochs=9", "policy=kept", "data.tasks=20"):
         assert stack_key(resolve("toy", sets=[text])) != base
     from longtail.benchmarks import toy
 
@@ -168,7 +168,7 @@ def test_stack_key_ignores_what_a_stack_may_vary(monkeypatch):
 def test_variant_key_ignores_the_seed_alone():
     base = variant_key(resolve("toy"))
     assert variant_key(resolve("toy", sets=["seed=1"])) == base
-    for text in ("train.lr=0.1", "optimizer=reset", "policy.beta3=0.5", "data.tasks=20"):
+    for text in ("train.lr=0.1", "policy=new", "moments.beta3=0.5", "data.tasks=20"):
         assert variant_key(resolve("toy", sets=[text])) != base
 
 
@@ -201,12 +201,12 @@ OWN = "helpers.own_optimizers"
 
 
 def test_an_optimizer_brings_its_settings_and_its_config_can_be_read_back(tmp_path):
-    sets = ["train.optimizer=SGD", "momentum=0.9", "optimizer=reset", "optim.nesterov=true"]
+    sets = ["optimizer=SGD", "momentum=0.9", "policy=new", "optim.nesterov=true"]
     config = resolve("toy", sets=sets)
-    assert config.train.optimizer == "sgd"
+    assert config.optimizer == "sgd"
     assert dict(config.optim)["momentum"] == 0.9
     told = config.as_dict()
-    assert told["policy"] == {"first_moment": "reset", "second_moment": "reset"}
+    assert told["moments"] == {"first_moment": "reset", "second_moment": "reset"}
     assert not {"betas", "eps", "fused"} & told["train"].keys()
     path = tmp_path / "config.toml"
     path.write_text(tomli_w.dumps(told))
@@ -217,34 +217,45 @@ def test_an_optimizer_brings_its_settings_and_its_config_can_be_read_back(tmp_pa
 
 @pytest.mark.parametrize("name", ["rmsprop", "adafactor", "muon", f"{OWN}:Sign"])
 def test_every_optimizer_reads_its_own_config(tmp_path, name):
-    config = resolve("toy", flags={"optimizer": "carry", "train.optimizer": name})
+    config = resolve("toy", flags={"policy": "kept", "optimizer": name})
     path = tmp_path / "config.toml"
     path.write_text(tomli_w.dumps(config.as_dict()))
     assert resolve(file=path) == config
 
 
 def test_a_policy_may_be_a_function_with_settings(tmp_path):
-    config = resolve("toy", flags={"optimizer": f"{OWN}:soften", "keep": 0.25})
-    assert dict(config.policy.settings) == {"keep": 0.25}
-    assert config.policy.beta3 == 0.0  # plain Adam between its calls
+    config = resolve("toy", flags={"policy": f"{OWN}:soften", "keep": 0.25})
+    assert dict(config.moments.settings) == {"keep": 0.25}
+    assert config.moments.beta3 == 0.0  # plain Adam between its calls
     path = tmp_path / "config.toml"
     path.write_text(tomli_w.dumps(config.as_dict()))
     assert resolve(file=path) == config
-    with pytest.raises(ValueError, match=r"policy\.keep must be number, got 'x'"):
-        resolve("toy", flags={"optimizer": f"{OWN}:soften", "keep": "x"})
+    with pytest.raises(ValueError, match=r"moments\.keep must be number, got 'x'"):
+        resolve("toy", flags={"policy": f"{OWN}:soften", "keep": "x"})
 
 
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (["train.optimizer=sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'"),
-        (["optimizer=sgd"], "'sgd' is no optimizer policy: it is a value of train.optimizer"),
-        (["train.optimizer=sgd", "momentun=1"], "did you mean 'optim.momentum'"),
-        (["train.optimizer=sgd", "beta3=0.9"], "unknown setting 'beta3'"),
-        (["train.optimizer=sgd", "second_moment=task"], r"policy\.second_moment must be reset"),
-        (["train.optimizer=rmsprop", "train.eps=1"], "unknown setting 'train.eps'"),
-        ([f"train.optimizer={OWN}:Ending"], "setting 'optim.power' has no default"),
-        ([f"optimizer={OWN}:gone"], "cannot be imported"),
+        (["optimizer=sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'"),
+        (["policy=sgd"], r"unknown policy 'sgd'; did you mean the optimizer 'sgd' \(--optimizer\)"),
+        (["policy=adamv"], r"unknown policy 'adamv'; did you mean the optimizer 'adam"),
+        (
+            ["optimizer=kept"],
+            r"unknown optimizer 'kept'; did you mean the policy 'kept' \(--policy",
+        ),
+        (
+            ["optimizer=contiual"],
+            "unknown optimizer 'contiual'; did you mean the policy 'continual'",
+        ),
+        (["policy=anew"], "unknown policy 'anew'; did you mean 'new'"),
+        (["train.optimizer=sgd"], "unknown setting 'train.optimizer'; did you mean 'optimizer'"),
+        (["optimizer=sgd", "momentun=1"], "did you mean 'optim.momentum'"),
+        (["optimizer=sgd", "beta3=0.9"], "unknown setting 'beta3'"),
+        (["optimizer=sgd", "second_moment=task"], r"moments\.second_moment must be reset"),
+        (["optimizer=rmsprop", "train.eps=1"], "unknown setting 'train.eps'"),
+        ([f"optimizer={OWN}:Ending"], "setting 'optim.power' has no default"),
+        ([f"policy={OWN}:gone"], "policy .* cannot be imported"),
         (["momentum=0.9"], "unknown setting 'momentum'"),
     ],
 )
@@ -253,37 +264,48 @@ def test_mistakes_about_optimizers_are_told(sets, message):
         resolve("toy", sets=sets)
 
 
-def test_ids_of_runs_from_before_other_optimizers_are_as_they_were():
+def test_policy_and_optimizer_stand_at_the_top():
     told = resolve("toy").as_dict()
     assert "optim" not in told
-    assert told["train"]["optimizer"] == "adamw"
-    assert set(told["policy"]) == {"first_moment", "second_moment", "beta3", "boundary"}
+    assert (told["policy"], told["optimizer"]) == ("continual", "adamw")
+    assert "optimizer" not in told["train"]
+    assert set(told["moments"]) == {"first_moment", "second_moment", "beta3", "boundary"}
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", f"{OWN}:Sign"])
+def test_an_optimizer_that_somebody_names_is_kept_unless_a_policy_is_given(tmp_path, name):
+    assert resolve("toy", flags={"optimizer": name}).policy == "kept"
+    assert resolve("toy", flags={"optimizer": name, "policy": "new"}).policy == "new"
+    path = tmp_path / "settings.toml"
+    path.write_text(f'optimizer = "{name}"\n')
+    assert resolve("toy", path).policy == "kept"
+    assert resolve("toy", path, sets=["policy=new"]).policy == "new"
 
 
 def test_only_continual_adam_stacks_policies_together():
     def key(*sets: str) -> str:
         return stack_key(resolve("toy", sets=list(sets)))
 
-    assert key() == key("optimizer=reset")
-    assert key("train.optimizer=rmsprop") == key("train.optimizer=rmsprop", "lr=0.1", "seed=3")
-    assert key("train.optimizer=rmsprop") != key("train.optimizer=rmsprop", "optimizer=reset")
-    assert key(f"optimizer={OWN}:soften") != key("optimizer=carry")
-    assert cannot_stack(resolve("toy", sets=["train.optimizer=rmsprop"])) is None
-    assert cannot_stack(resolve("toy", sets=[f"optimizer={OWN}:soften"])) is None
-    told = cannot_stack(resolve("toy", sets=["train.optimizer=adafactor"]))
+    assert key() == key("policy=new")
+    assert key("optimizer=rmsprop") == key("optimizer=rmsprop", "lr=0.1", "seed=3")
+    assert key("optimizer=rmsprop") != key("optimizer=rmsprop", "policy=new")
+    assert key(f"policy={OWN}:soften") != key("policy=kept")
+    assert cannot_stack(resolve("toy", sets=["optimizer=rmsprop"])) is None
+    assert cannot_stack(resolve("toy", sets=[f"policy={OWN}:soften"])) is None
+    told = cannot_stack(resolve("toy", sets=["optimizer=adafactor"]))
     assert told == "adafactor is not known to be elementwise"
 
 
 def test_a_past_in_fewer_bytes_is_another_run_and_float32_is_the_run_it_was():
     usual = resolve("toy")
-    assert "past_dtype" not in usual.as_dict()["policy"]
-    assert resolve("toy", sets=["policy.past_dtype=float32"]).id == usual.id
-    other = resolve("toy", sets=["policy.past_dtype=uint8"])
+    assert "past_dtype" not in usual.as_dict()["moments"]
+    assert resolve("toy", sets=["moments.past_dtype=float32"]).id == usual.id
+    other = resolve("toy", sets=["moments.past_dtype=uint8"])
     assert other.id != usual.id
-    assert other.policy.past_dtype == "uint8"
+    assert other.moments.past_dtype == "uint8"
     assert stack_key(other) == stack_key(usual)
     with pytest.raises(ValueError, match="past_dtype"):
-        resolve("toy", sets=["policy.past_dtype=int4"])
+        resolve("toy", sets=["moments.past_dtype=int4"])
 
 
 @pytest.mark.parametrize("benchmark", paths())

@@ -236,6 +236,6 @@ def test_an_optimizer_and_a_boundary_of_the_users_count_too(project: Project) ->
     project.write(
         "fp_boundary", "def forget(optimizer, model, task):\n    optimizer.state.clear()\n"
     )
-    flags = {"train.optimizer": "fp_optim:Mine", "optimizer": "fp_boundary:forget"}
+    flags = {"optimizer": "fp_optim:Mine", "policy": "fp_boundary:forget"}
     assert set(code(**flags)) == {"fp_optim.py", "fp_boundary.py"}
-    assert code(**{"train.optimizer": "torch.optim:SGD"}) == {}
+    assert code(optimizer="torch.optim:SGD") == {}

@@ -95,9 +95,9 @@ def test_stopped_at_random_steps(method, tmp_path, monkeypatch):
     assert content(tmp_path / "pieces") == content(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("optimizer", ["reset", "carry"])
-def test_other_policies(optimizer, tmp_path, monkeypatch):
-    config = small("finetune", f"optimizer={optimizer}")
+@pytest.mark.parametrize("policy", ["new", "kept"])
+def test_other_policies(policy, tmp_path, monkeypatch):
+    config = small("finetune", f"policy={policy}")
     total = steps_of(config, tmp_path / "whole")
     interrupted(config, tmp_path / "pieces", total, seed=2, monkeypatch=monkeypatch)
     assert content(tmp_path / "pieces") == content(tmp_path / "whole")
@@ -167,8 +167,8 @@ def test_kill_9_twenty_times(method, tmp_path):
 
 
 OTHERS = {
-    "rmsprop": ["train.optimizer=rmsprop", "optim.momentum=0.5", "train.average=ema"],
-    "own": ["train.optimizer=helpers.own_optimizers:Sign", "optimizer=reset", "average=task"],
+    "rmsprop": ["optimizer=rmsprop", "policy=continual", "optim.momentum=0.5", "train.average=ema"],
+    "own": ["optimizer=helpers.own_optimizers:Sign", "policy=new", "average=task"],
 }
 
 

@@ -149,7 +149,7 @@ class Events(Logger):
 
 STUDY = """
 benchmark = "toy"
-optimizers = ["reset"]
+policies = ["new"]
 seeds = [0, 1]
 stack = {stack}
 [data]
@@ -172,7 +172,7 @@ def test_tensorboard_shows_a_study_with_names_that_a_person_reads(
     assert cli.main([*command, "--fresh"]) == 0  # whose curves take the place of the others
     found = {path.name: len(list(path.iterdir())) for path in tmp_path.glob("out/tensorboard/*")}
     assert found == {
-        f"finetune_reset_lr_{lr}_seed_{seed}": 1 for lr in (0.1, 0.01) for seed in (0, 1)
+        f"finetune_new_lr_{lr}_seed_{seed}": 1 for lr in (0.1, 0.01) for seed in (0, 1)
     }
     assert len(load(tmp_path / "out").finished) == 4
 

@@ -93,8 +93,8 @@ def test_folder_holds_what_it_should(tmp_path):
     out = tmp_path / "a"
     assert json.loads((out / "summary.json").read_text()) == summary
     assert {"RP", "LP", "BWT", "FGT", "breakdown", "tasks", "policy", "score"} <= set(summary)
-    assert summary["policy"] == config.as_dict()["policy"]
-    assert summary["optimizer"] == "continual"
+    assert summary["moments"] == config.as_dict()["moments"]
+    assert summary["policy"] == "continual"
     assert resolve(file=out / "config.toml") == config
     tasks = json.loads((out / "tasks.json").read_text())
     assert len(tasks["names"]) == len(tasks["train_sizes"]) == len(tasks["test_sizes"]) == 8
@@ -433,8 +433,8 @@ def test_multitask_trains_on_the_union(tmp_path):
 
 
 STACK = [
-    small("method=reservoir", "buffer=20", f"optimizer={policy}", f"seed={seed}", f"train.lr={lr}")
-    for policy in ("continual", "reset")
+    small("method=reservoir", "buffer=20", f"policy={policy}", f"seed={seed}", f"train.lr={lr}")
+    for policy in ("continual", "new")
     for lr in (0.003, 0.01)
     for seed in (3, 1)
 ]
@@ -459,11 +459,11 @@ def test_stack_equals_its_single_runs(tmp_path):
 
 
 def test_summary_marks_a_policy_that_is_not_what_its_name_says(tmp_path):
-    changed = small("optimizer=reset", "policy.beta3=0.5")
-    assert train_run(changed, tmp_path / "one", QUIET)["optimizer"] == "reset (changed)"
+    changed = small("policy=new", "moments.beta3=0.5")
+    assert train_run(changed, tmp_path / "one", QUIET)["policy"] == "new (changed)"
     entries = train_stack([changed, small()], tmp_path / "stack", QUIET)
-    names = [entry["summary"]["optimizer"] for entry in entries]
-    assert names == ["reset (changed)", "continual"]
+    names = [entry["summary"]["policy"] for entry in entries]
+    assert names == ["new (changed)", "continual"]
 
 
 def test_stack_resumes_to_the_same_bytes(tmp_path):

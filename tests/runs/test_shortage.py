@@ -70,7 +70,7 @@ def test_another_error_of_torch_stays_what_it_is(tmp_path: Path, monkeypatch, ca
 
 def test_of_a_study_the_run_without_memory_fails_alone(tmp_path: Path, monkeypatch, capsys):
     file, loss, first = tmp_path / "a.toml", Method.loss, []
-    text = 'benchmark = "toy"\noptimizers = ["continual"]\nstack = false\nseeds = "0-1"\n'
+    text = 'benchmark = "toy"\npolicies = ["continual"]\nstack = false\nseeds = "0-1"\n'
     file.write_text(f"{text}[data]\ntasks = 4\ncap = 20\n")
 
     def failing(self: Method, batch):

@@ -14,7 +14,7 @@ from longtail.study.file import read_study
 PART = """
 benchmark = "toy"
 methods = {methods}
-optimizers = ["reset"]
+policies = ["new"]
 seeds = [0]
 [data]
 tasks = 6

@@ -23,7 +23,7 @@ from longtail.training import Run, train
 
 STUDY = """
 benchmark = "toy"
-optimizers = ["reset"]
+policies = ["new"]
 seeds = {seeds}
 stack = false
 [data]
@@ -62,7 +62,7 @@ def test_what_takes_long_to_begin_is_not_waited_for(
     project.write("es_slow", slow)
     project.write_numbers(8)
     path = tmp_path / "s.toml"
-    path.write_text('benchmark = "es_slow"\noptimizers = ["reset"]\n')
+    path.write_text('benchmark = "es_slow"\npolicies = ["new"]\n')
     runs = expand(read_study(path))
     jobs = make_jobs(runs, tmp_path, stack=False, earlier={})
     monkeypatch.setattr(estimate, "LIMIT", 1.0)

@@ -20,7 +20,7 @@ from longtail.study import local
 STUDY = """
     benchmark = "toy"
     methods = ["finetune"]
-    optimizers = ["continual", "reset"]
+    policies = ["continual", "new"]
     seeds = "0-1"
     stack = false
     [data]

@@ -24,7 +24,7 @@ from longtail.support.files import FolderBusyError, FolderLock
 STUDY = """
 benchmark = "toy"
 methods = ["finetune", "derpp"]
-optimizers = ["continual"]
+policies = ["continual"]
 seeds = "0-1"
 [data]
 tasks = 300

@@ -15,7 +15,7 @@ from longtail.runs.files import StackFiles
 STUDY = """
 benchmark = "toy"
 methods = ["finetune", "{method}:Scaled"]
-optimizers = ["reset"]
+policies = ["new"]
 seeds = "0-1"
 stack = {stack}
 [data]

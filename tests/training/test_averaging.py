@@ -45,7 +45,7 @@ def make_run(average: str, seed: Any = 3, policies: int = 1, **settings: Any) ->
     )  # fmt: skip
     numbers = torch.tensor(seed) if isinstance(seed, list) else seed
     method = Finetune(model, CLASSIFICATION, seed=numbers)
-    chosen = [POLICIES["continual"], POLICIES["reset"]][:policies]
+    chosen = [POLICIES["continual"], POLICIES["new"]][:policies]
     return Run(make_sequence(), model, method, chosen, given, numbers, evaluate)
 
 

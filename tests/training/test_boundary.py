@@ -104,19 +104,19 @@ def test_torch_optimizers_under_reset_carry_and_continual(name: str) -> None:
         return kind(parameters, lr=1e-2, weight_decay=0.1, **options)
 
     decay = {"weight_decay": 0.1}
-    assert_same(trained(name, "carry", options, **decay), by_hand(make))
-    assert_same(trained(name, "reset", options, **decay), by_hand(make, renew=True))
+    assert_same(trained(name, "kept", options, **decay), by_hand(make))
+    assert_same(trained(name, "new", options, **decay), by_hand(make, renew=True))
     kept = by_hand(make, lambda optimizer, model: end_task(optimizer))
     assert_same(trained(name, "continual", options, **decay), kept)
 
 
 def test_policies_differ_where_there_is_something_to_keep() -> None:
-    runs = [trained("rmsprop", policy) for policy in ("continual", "reset")]
+    runs = [trained("rmsprop", policy) for policy in ("continual", "new")]
     first, second = ([p.detach() for p in run.model.parameters()] for run in runs)
     assert not torch.equal(first[0], second[0])
 
 
-@pytest.mark.parametrize("policy", ["carry", "reset", "continual"])
+@pytest.mark.parametrize("policy", ["kept", "new", "continual"])
 def test_schedule_free_trains_and_is_evaluated_in_its_own_modes(policy: str) -> None:
     schedulefree = pytest.importorskip("schedulefree")
     kind = schedulefree.AdamWScheduleFree
@@ -126,7 +126,7 @@ def test_schedule_free_trains_and_is_evaluated_in_its_own_modes(policy: str) -> 
         return kind(parameters, lr=1e-2, warmup_steps=2)
 
     edit = end_task if policy == "continual" else lambda optimizer: None
-    wanted = by_hand(make, lambda optimizer, model: edit(optimizer), renew=policy == "reset")
+    wanted = by_hand(make, lambda optimizer, model: edit(optimizer), renew=policy == "new")
     assert_same(run, wanted)
     # the weights that are left, and were scored, are the average and not where gradients are taken
     assert not any(group["train_mode"] for group in run.optimizer.param_groups)
@@ -135,7 +135,7 @@ def test_schedule_free_trains_and_is_evaluated_in_its_own_modes(policy: str) -> 
 
 
 def test_an_own_class_with_settings_is_made_anew_where_nobody_knows_its_state() -> None:
-    run = trained(f"{OWN}:Sign", "reset", {"share": 0.7})
+    run = trained(f"{OWN}:Sign", "new", {"share": 0.7})
     wanted = by_hand(lambda parameters: Sign(parameters, lr=1e-2, share=0.7), renew=True)
     assert_same(run, wanted)
     with pytest.raises(ValueError, match=r"does not know the state of .*end_task"):
@@ -180,11 +180,11 @@ def test_a_policy_asks_only_what_an_optimizer_can_do() -> None:
 
 def test_weight_decay_of_an_optimizer_that_has_none_is_refused() -> None:
     with pytest.raises(ValueError, match=":Sign' takes no weight_decay"):
-        trained(f"{OWN}:Sign", "carry", weight_decay=0.1)
+        trained(f"{OWN}:Sign", "kept", weight_decay=0.1)
 
 
 @pytest.mark.parametrize("name", ["sgd", "rmsprop", f"{OWN}:Sign"])
-@pytest.mark.parametrize("policy", ["carry", "reset"])
+@pytest.mark.parametrize("policy", ["kept", "new"])
 def test_stacked_runs_are_their_own_runs(name: str, policy: str) -> None:
     """Elementwise optimizers: two seeds under two learning rates as one program."""
     seeds, sequence = [3, 5], make_sequence()
@@ -206,10 +206,10 @@ def test_policies_that_differ_do_not_share_an_optimizer_of_others() -> None:
     model = build_model(make_model, [3, 5], 2)
     numbers = torch.tensor([3, 5])
     chosen = find_optimizer("rmsprop")
-    policies = [policy_for("continual", chosen), policy_for("reset", chosen)]
+    policies = [policy_for("continual", chosen), policy_for("new", chosen)]
     method = Finetune(model, CLASSIFICATION, seed=numbers)
     settings = TrainSettings(optimizer="rmsprop")
-    with pytest.raises(ValueError, match="continual, reset cannot share one 'rmsprop'"):
+    with pytest.raises(ValueError, match="continual, new cannot share one 'rmsprop'"):
         Run(make_sequence(), model, method, policies, settings, numbers)
 
 
@@ -223,7 +223,7 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("name", RESUMED)
-@pytest.mark.parametrize("policy", ["carry", "reset", f"{OWN}:soften"])
+@pytest.mark.parametrize("policy", ["kept", "new", f"{OWN}:soften"])
 def test_a_saved_state_goes_on_bit_for_bit(name: str, policy: str, tmp_path: Path) -> None:
     """Saved in the middle of a task and between two; loaded as a snapshot is, without code."""
     if name.startswith("schedulefree"):

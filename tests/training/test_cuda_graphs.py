@@ -162,7 +162,7 @@ def make_run(method="finetune", stacked=False, table=None, model=make_model, **s
     table = dense() if table is None else table
     bounds = [0, *torch.tensor(SIZES).cumsum(0).tolist()]
     sequence = TableSequence(table, Segments(bounds), Segments(bounds), CLASSIFICATION)
-    seed, policies = ([3, 4], ("continual", "reset")) if stacked else (3, ("continual",))
+    seed, policies = ([3, 4], ("continual", "new")) if stacked else (3, ("continual",))
     options = {"buffer": 7} if METHODS[method].draws else {}
     built = build_model(model, seed, len(policies))
     seed = torch.tensor(seed) if stacked else seed

@@ -138,7 +138,7 @@ def test_stop_on_nan_stops_for_losses_too(tmp_path: Path, monkeypatch):
 def test_in_a_study_the_run_that_diverges_fails_and_the_others_go_on(tmp_path: Path, capsys):
     file, out = tmp_path / "a.toml", tmp_path / "out"
     file.write_text(
-        'benchmark = "toy"\noptimizers = ["continual"]\nstack = false\n'
+        'benchmark = "toy"\npolicies = ["continual"]\nstack = false\n'
         "[data]\ntasks = 4\nzero_shot = 0\nfeatures = 4\ncap = 20\n"
         '[grid]\n"train.lr" = [1e-3, 1e30]\n'
     )

@@ -104,13 +104,13 @@ def test_equals_a_loop_written_out_by_hand() -> None:
 
 
 def test_reset_is_a_fresh_adamw_for_every_task_and_carry_one_for_all() -> None:
-    for policy in ("reset", "carry"):
+    for policy in ("new", "kept"):
         run = make_run(policies=(policy,), weight_decay=0.1)
         train(run)
         sequence, model = make_sequence(), build_model(make_model, 3)
         optimizer = None
         for i, n in enumerate(SIZES):
-            if optimizer is None or policy == "reset":
+            if optimizer is None or policy == "new":
                 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
             for epoch in range(2):
                 for rows in permutation(n, 3, "batches", i, epoch).split(4) if n else ():
@@ -132,7 +132,7 @@ def test_learning_rate_starts_anew_in_every_task() -> None:
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 def test_each_replica_equals_the_single_run_with_its_seed(name: str, fused: bool) -> None:
-    seeds, names = [3, 4, 9], ("continual", "reset")
+    seeds, names = [3, 4, 9], ("continual", "new")
     options = {"buffer": 7} if METHODS[name].draws else {}
     common = {"options": options, "evaluate_every": 2, "clip": 0.5, "fused": fused}
     stack = make_run(name, seeds, names, **common)
@@ -177,7 +177,7 @@ def saved(run: Run) -> io.BytesIO:
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 def test_resuming_after_any_step_continues_bit_for_bit(name: str, stacked: bool) -> None:
-    seed, policies = ([3, 4], ("continual", "reset")) if stacked else (3, ("continual",))
+    seed, policies = ([3, 4], ("continual", "new")) if stacked else (3, ("continual",))
     options = {"buffer": 7} if METHODS[name].draws else {}
 
     def build() -> Run:
@@ -238,7 +238,7 @@ def test_best_epoch_on_the_validation_share_is_kept_and_moments_are_not() -> Non
     sequence = make_sequence(validation=True)
     model = build_model(make_model, 3)
     settings = TrainSettings(batch_size=4, epochs=6, lr=0.1, fused=False)
-    run = Run(sequence, model, Spy(model, CLASSIFICATION), [POLICIES["carry"]], settings, 3)
+    run = Run(sequence, model, Spy(model, CLASSIFICATION), [POLICIES["kept"]], settings, 3)
     epochs: list[tuple[float, list[Tensor], Tensor]] = []
     choices = []
 
@@ -327,7 +327,7 @@ def test_a_benchmark_may_choose_the_best_epoch_by_its_own_score() -> None:
     sequence = make_sequence(validation=True)
     settings = TrainSettings(batch_size=100, epochs=3, lr=0.1, fused=False)
     own, method = Own(), Finetune(model, CLASSIFICATION)
-    run = Run(sequence, model, method, [POLICIES["reset"]], settings, 3, own)
+    run = Run(sequence, model, method, [POLICIES["new"]], settings, 3, own)
 
     def on_step(run: Run) -> None:
         if run.position.epoch == 1:
@@ -410,7 +410,7 @@ def test_clipping_limits_the_norm_of_each_replica() -> None:
         make_sequence(),
         model,
         Spy(model, CLASSIFICATION, seed=seeds),
-        [POLICIES["reset"]],
+        [POLICIES["new"]],
         settings,
         seeds,
     )
@@ -482,9 +482,9 @@ def test_cost_per_step_makes_no_state_that_grows() -> None:
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="cannot share an optimizer"):
-        make_run(seed=[1, 2], policies=("continual", "carry"))
+        make_run(seed=[1, 2], policies=("continual", "kept"))
     with pytest.raises(ValueError, match="2 policies for a model that has room for 1"):
-        make_run(model=make_model(), policies=("continual", "reset"))
+        make_run(model=make_model(), policies=("continual", "new"))
     with pytest.raises(ValueError, match="None replicas and the run 2 seeds"):
         make_run(model=make_model(), seed=[1, 2])
     for setting, value in (("epochs", 0), ("warmup", 1.0), ("clip", 0.0), ("lr", -1.0)):

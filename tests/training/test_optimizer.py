@@ -129,7 +129,7 @@ def test_what_an_optimizer_keeps_beside_its_state_is_in_a_snapshot() -> None:
 def test_known_optimizers_keep_nothing_beside_it(name: str) -> None:
     model = torch.nn.Linear(2, 1)
     settings = TrainSettings(optimizer=name)
-    optimizer = build_optimizer(model, [POLICIES["carry"]], settings)
+    optimizer = build_optimizer(model, [POLICIES["kept"]], settings)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     assert optimizer_state(optimizer, model)["beside"] == {}

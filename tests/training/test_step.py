@@ -25,7 +25,7 @@ def make_run(**settings: Any) -> Run:
     model = Replicas(models, P)
     method = Finetune(model, REGRESSION, seed=seeds)
     given = TrainSettings(**{"batch_size": 4, "lr": 1e-2, "fused": False, **settings})
-    policies = [POLICIES["continual"], POLICIES["reset"]]
+    policies = [POLICIES["continual"], POLICIES["new"]]
     return Run(sequence, model, method, policies, given, seeds, evaluate=False)
 
 

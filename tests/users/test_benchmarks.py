@@ -95,7 +95,7 @@ NETWORK = "nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))"
 STUDY = """
 benchmark = "{name}"
 methods = ["finetune", "derpp"]
-optimizers = ["continual"]
+policies = ["continual"]
 seeds = [0, 1, 2]
 stack = {stack}
 """

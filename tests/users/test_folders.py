@@ -196,7 +196,7 @@ def test_published_results_are_only_read(run: Path, tmp_path: Path):
 
 def test_pieces_of_a_study_are_copied_between_machines(tmp_path: Path):
     write(tmp_path / "s.toml", STUDY.encode())
-    for policy in ("continual", "reset"):
+    for policy in ("continual", "new"):
         words = ("study", "s.toml", "--out", policy, "--only", f"policy={policy}", "--no-report")
         assert longtail(*words, *OURS, cwd=tmp_path).returncode == 0
         shutil.copytree(tmp_path / policy / "runs", tmp_path / "both" / "runs", dirs_exist_ok=True)

@@ -238,15 +238,12 @@ benchmark = "toy"
 methods = {methods}
 seeds = [0, 1]
 
-optimizers = ["carry"]
+optimizer = "{optimizer}"
 
 [data]
 tasks = 12
 zero_shot = 1
 cap = 60
-
-[train]
-optimizer = "{optimizer}"
 
 [grid]
 "train.lr" = [0.003, 0.01]
@@ -280,7 +277,7 @@ def study(folder: Path, methods: str | list[str], optimizer: str, *flags: str) -
 
 
 def run(method: str, optimizer: str, *flags: str) -> int:
-    named = ["--method", method, "--train-optimizer", optimizer, "--optimizer", "carry"]
+    named = ["--method", method, "--optimizer", optimizer]
     return cli.main(["run", "toy", *named, "--quiet", *flags])
 
 

@@ -131,9 +131,6 @@ def main(args):
 STUDY = """# What a stranger wants to know
 benchmark = "lines"
 methods = ["shrink", "finetune"]
-optimizers = ["carry"]
-
-[train]
 optimizer = "sign"
 
 [report]

@@ -11,7 +11,7 @@ RATES = """
 name = "rates"
 benchmark = "toy"
 methods = ["finetune"]
-optimizers = ["reset"]
+policies = ["new"]
 seeds = "0-2"
 
 [data]

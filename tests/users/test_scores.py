@@ -70,7 +70,7 @@ STUDY = """
 name = "two_scores"
 benchmark = "weeks"
 methods = ["finetune"]
-optimizers = ["continual", "reset"]
+policies = ["continual", "new"]
 seeds = [0, 1]
 
 [report]
@@ -169,7 +169,7 @@ def test_the_page_says_each_unit_and_direction(project: Path) -> None:
 CHOICE = """
 benchmark = "weeks"
 methods = ["finetune"]
-optimizers = ["carry"]
+policies = ["kept"]
 seeds = [0, 1]
 
 [train]

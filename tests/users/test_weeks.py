@@ -361,7 +361,7 @@ def test_a_memory_path_that_is_wrong_after_week_one_is_an_error(tmp_path: Path):
 
 def test_wrong_words_are_told_when_the_callback_is_made():
     for given, words in (
-        ({"policy": "carry"}, "Invalid policy: 'carry', must be one of 'continual', 'kept', 'new'"),
+        ({"policy": "keep"}, "Invalid policy: 'keep', must be one of 'continual', 'kept', 'new'"),
         ({"dtype": "float16"}, "Invalid dtype: float16"),
         ({"grow": "max"}, "Invalid grow: 'max'"),
         ({"names": 5}, "Invalid names: 5"),

@@ -15,17 +15,17 @@ SCORES, ERRORS = (
 )
 RP = {
     ("finetune", "continual"): 60.0,
-    ("finetune", "carry"): 55.0,
+    ("finetune", "kept"): 55.0,
     ("finetune", "MoFO"): 56.0,
     ("finetune", "BAdam"): 58.0,
-    ("l2", "carry"): 57.0,
+    ("l2", "kept"): 57.0,
     ("l2", "continual"): 61.0,
-    ("ewc", "carry"): 58.0,
-    ("si", "carry"): 90.0,  # in five buffers: it does not count
-    ("coma", "carry"): 59.0,
+    ("ewc", "kept"): 58.0,
+    ("si", "kept"): 90.0,  # in five buffers: it does not count
+    ("coma", "kept"): 59.0,
     ("reservoir", "continual"): 64.0,
-    ("reservoir", "carry"): 62.0,
-    ("reservoir_coma", "carry"): 63.0,
+    ("reservoir", "kept"): 62.0,
+    ("reservoir_coma", "kept"): 63.0,
     ("multitask", "multitask"): 70.0,
 }
 
@@ -48,7 +48,7 @@ def told(claims: dict[str, str], words: str) -> str:
 
 def test_a_rival_that_is_noisier_than_the_best_leaves_it_undecided() -> None:
     found = rows()
-    (noisy,) = [row for row in found if (row["method"], row["policy"]) == ("l2", "carry")]
+    (noisy,) = [row for row in found if (row["method"], row["policy"]) == ("l2", "kept")]
     noisy["RP_se"] = 9.0
     claims = verdicts(found)
     assert told(claims, "no rival without data retains more in one buffer") == "undecided"
@@ -62,11 +62,11 @@ def test_mc_against_the_best_that_fits(check: list[str], sign: float) -> None:
     # with MC it is another 4 bytes, so L2 with MC needs two
     assert told(claims, "no rival without data retains more in two") == "fails"
     assert told(claims, "no rival with a buffer retains more in one") == "holds"
-    better = verdicts(rows({("l2", "carry"): 62.0}, sign=sign), check)
+    better = verdicts(rows({("l2", "kept"): 62.0}, sign=sign), check)
     assert (
         told(better, "retains more in one buffer of the weights' size (the best is L2") == "fails"
     )
-    near = verdicts(rows({("l2", "carry"): 60.1}, sign=sign), check)
+    near = verdicts(rows({("l2", "kept"): 60.1}, sign=sign), check)
     assert (
         told(near, "retains more in one buffer of the weights' size (the best is L2") == "undecided"
     )
@@ -77,7 +77,7 @@ def test_parts_of_rivals_are_compared_under_one_policy() -> None:
     assert told(claims, "EWC's Fisher information retains more than L2") == "holds"
     assert told(claims, "CoMA retains more than no average, Adam kept") == "holds"
     assert told(claims, "Replay with CoMA retains more than replay alone, Adam kept") == "holds"
-    worse = verdicts(rows({("ewc", "carry"): 56.0}))
+    worse = verdicts(rows({("ewc", "kept"): 56.0}))
     assert told(worse, "EWC's Fisher information retains more than L2") == "fails"
 
 
@@ -108,13 +108,13 @@ def test_the_joined_table_says_what_holds_everywhere() -> None:
     assert (
         told(both, "mnist: Finetune with MC: no rival without data retains more in one") == "holds"
     )
-    worse = of("mnist", 1.0, change={("reservoir_coma", "carry"): 66.0})
+    worse = of("mnist", 1.0, change={("reservoir_coma", "kept"): 66.0})
     both = verdicts([*worse, *of("synthetic", -1.0)], check)
     assert told(both, "On every benchmark no rival with a buffer retains more") == "fails"
 
 
 def test_rows_of_something_else_fail_loudly() -> None:
-    (found,) = run(SCORES, [{"method": "finetune", "policy": "carry", "RP": 1.0}])
+    (found,) = run(SCORES, [{"method": "finetune", "policy": "kept", "RP": 1.0}])
     assert not found["holds"]
 
 
@@ -170,7 +170,7 @@ def test_mc_that_diverged_loses() -> None:
 
 
 def test_an_average_is_compared_with_the_weights_under_its_policy() -> None:
-    claims = verdicts(rows({("finetune", "carry, ema"): 56.0, ("reservoir", "carry, ema"): 61.0}))
+    claims = verdicts(rows({("finetune", "kept, ema"): 56.0, ("reservoir", "kept, ema"): 61.0}))
     words = "Adam kept: the average of the weights (ema) retains more than the weights"
     assert told(claims, f"Finetune, {words}") == "holds"
     assert told(claims, f"Reservoir, {words}") == "fails"

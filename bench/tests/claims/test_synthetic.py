@@ -16,12 +16,12 @@ def row(method: str, policy: str, rp: float, se: float | None = 0.01) -> Row:
 def table(**changed: Row) -> list[Row]:
     rows = {
         "finetune": row("finetune", "continual", 1.0),
-        "finetune_reset": row("finetune", "reset", 2.0),
-        "finetune_carry": row("finetune", "carry", 1.5),
+        "finetune_new": row("finetune", "new", 2.0),
+        "finetune_kept": row("finetune", "kept", 1.5),
         "reservoir": row("reservoir", "continual", 0.8),
-        "reservoir_reset": row("reservoir", "reset", 0.9),
-        "reservoir_carry": row("reservoir", "carry", 0.7),
-        "multitask": row("multitask", "reset", 0.1),
+        "reservoir_new": row("reservoir", "new", 0.9),
+        "reservoir_kept": row("reservoir", "kept", 0.7),
+        "multitask": row("multitask", "new", 0.1),
     }
     return [*(rows | changed).values()]
 
@@ -42,22 +42,22 @@ def test_every_method_is_compared_with_an_adam_made_anew_and_with_one_that_is_ke
         f"Reservoir: {KEPT}": "fails",
         BEST: "holds",
     }
-    near = verdicts(table(reservoir_carry=row("reservoir", "carry", 0.81)))
+    near = verdicts(table(reservoir_kept=row("reservoir", "kept", 0.81)))
     assert near[f"Reservoir: {KEPT}"] == "undecided"
 
 
 def test_a_table_without_an_adam_that_is_kept_has_no_claims_on_it() -> None:
-    without = [r for r in table() if r["policy"] != "carry"]
+    without = [r for r in table() if r["policy"] != "kept"]
     assert not [text for text in verdicts(without) if KEPT in text]
 
 
 def test_reservoir_is_best_only_where_it_is_below_each_other_row() -> None:
-    assert verdicts(table(finetune_carry=row("finetune", "carry", 0.7)))[BEST] == "fails"
+    assert verdicts(table(finetune_kept=row("finetune", "kept", 0.7)))[BEST] == "fails"
     # a single seed decides nothing, whatever its mean
-    one = table(finetune_carry=row("finetune", "carry", 1.5, None))
+    one = table(finetune_kept=row("finetune", "kept", 1.5, None))
     assert verdicts(one)[BEST] == "undecided"
     # its own other policies and multi-task training are not other methods
-    assert verdicts(table(multitask=row("multitask", "reset", 0.0)))[BEST] == "holds"
+    assert verdicts(table(multitask=row("multitask", "new", 0.0)))[BEST] == "holds"
 
 
 def test_table_1_compares_continual_adam_with_one_that_is_kept_where_it_has_the_row() -> None:
@@ -94,12 +94,12 @@ def test_figure_2_asks_of_both_adams_whether_the_gap_grows() -> None:
     def found(rows: list[Row]) -> list[tuple[str, str]]:
         return [(c["claim"].partition("and ")[2].split(" grows")[0], c["verdict"]) for c in rows]
 
-    both = figure2(rows(continual=1.0, reset=2.0, carry=0.5))
+    both = figure2(rows(continual=1.0, new=2.0, kept=0.5))
     assert (
         found(both)
         == [("Adam", "holds")] * 2 + [("an Adam that is kept across tasks", "fails")] * 2
     )
-    assert found(figure2(rows(continual=1.0, reset=2.0))) == [("Adam", "holds")] * 2
+    assert found(figure2(rows(continual=1.0, new=2.0))) == [("Adam", "holds")] * 2
 
 
 def _numbered(number: int, setting: str, rp: float) -> Row:

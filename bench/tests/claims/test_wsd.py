@@ -20,7 +20,7 @@ OTHERS = {"ewc": (78.3, 72.5), "ewcpp": (78.1, 71.0), "agem": (79.0, 69.4)}
 def rows(scores: dict[str, tuple[float, float]], slope: float = 1.0) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"method": "multitask", "policy": "continual", "RP": 83.7}]
     for method, (ours, theirs) in scores.items():
-        for policy, rp in (("continual", ours), ("reset", theirs)):
+        for policy, rp in (("continual", ours), ("new", theirs)):
             gap = [slope * k for k in range(8)] if policy == "continual" else [0.0] * 8
             row = {
                 "method": method,
@@ -81,13 +81,13 @@ def test_claims_fail_where_the_rows_say_otherwise() -> None:
 def test_an_adam_that_is_kept_has_a_claim_of_its_own() -> None:
     def kept(rp: float) -> list[dict[str, Any]]:
         ours = [row for row in rows({"finetune": (60.0, 50.0)}) if row["policy"] == "continual"]
-        return [*ours, {**ours[-1], "policy": "carry", "RP": rp}]
+        return [*ours, {**ours[-1], "policy": "kept", "RP": rp}]
 
     text = "Finetune: RP with MC is above that of an Adam that is kept across tasks"
     assert by_claim(wsd(kept(58.0)))[text]
     assert not by_claim(wsd(kept(62.0)))[text]
     assert "Finetune: MC raises RP" not in by_claim(wsd(kept(58.0)))
-    with pytest.raises(KeyError, match="reset or carry"):
+    with pytest.raises(KeyError, match="new or kept"):
         wsd(kept(58.0)[:-1])
 
 
@@ -130,8 +130,8 @@ def test_the_diagnosis_compares_frozen_with_trained() -> None:
         for p, f, rp in (
             ("continual", False, 60.0),
             ("continual", True, 60.4),
-            ("reset", False, 55.0),
-            ("reset", True, 58.0),
+            ("new", False, 55.0),
+            ("new", True, 58.0),
             ("continual_seen", False, 61.5),
             ("continual without warm-up", False, 55.5),
         )
@@ -154,14 +154,14 @@ def test_the_diagnosis_has_the_runs_of_finetune_on_the_capped_variant() -> None:
     finetune = [
         replace(run.config, train=replace(run.config.train, average="none")).id
         for run in capped.values()
-        if run.config.method == "finetune" and run.labels["policy"] != "carry"
+        if run.config.method == "finetune" and run.labels["policy"] != "kept"
         if run.config.seed == 0 and run.config.train.lr == 1e-5
     ]
     assert len(finetune) == 3
-    assert [diagnosis[i].labels["policy"] for i in finetune] == ["continual", "reset", NO_WARM_UP]
+    assert [diagnosis[i].labels["policy"] for i in finetune] == ["continual", "new", NO_WARM_UP]
     trained = [run for run in diagnosis.values() if not run.labels["freeze_embeddings"]]
     assert len({stack_key(run.config) for run in trained}) == 1
-    kept = {run.labels["policy"]: run.config.policy for run in trained}
+    kept = {run.labels["policy"]: run.config.moments for run in trained}
     plain, alone = kept["continual"], kept[NO_WARM_UP]
     assert (alone.second_moment, alone.beta3) == (plain.second_moment, 0.0)
 

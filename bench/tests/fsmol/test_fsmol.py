@@ -23,7 +23,7 @@ from longtail_bench.fsmol.model import BitLinear, MoleculeNet, unpacked
 from longtail_bench.fsmol.tasks import assay_tasks, split
 
 SMALL = {"data.miniature": True, "data.hidden": [8, 4], "train.evaluate_every": 0}
-POLICIES = ("continual", "reset", "carry")
+POLICIES = ("continual", "new", "kept")
 
 
 def config(tasks: int = 6, seed: int = 0, **flags):
@@ -104,7 +104,7 @@ def heads_of(run) -> torch.Tensor:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("method", methods.names())
 def test_no_method_moves_another_tasks_head(method, policy):
-    flags = {"method": method, "optimizer": policy, "train.weight_decay": 0.1}
+    flags = {"method": method, "policy": policy, "train.weight_decay": 0.1}
     if method in ("reservoir", "derpp", "agem"):
         flags["methods.buffer"] = 50
     if method in ("ewc", "ewcpp"):
@@ -129,7 +129,7 @@ def test_no_method_moves_another_tasks_head(method, policy):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_head_is_learned_by_plain_adam_from_a_fresh_state(policy):
     """With the trunk held still, every policy gives each head the same steps: those of Adam."""
-    run = build_run(config(tasks=4, optimizer=policy, **{"train.lr": 0.01}))
+    run = build_run(config(tasks=4, policy=policy, **{"train.lr": 0.01}))
     twin = copy.deepcopy(run.model)
     frozen = [p.detach().clone() for p in run.model.trunk.parameters()]
 
@@ -163,9 +163,9 @@ def test_a_stack_is_its_single_runs():
         flags = {"method": method, "train.eps": 1e-4}
         flags |= {"methods.buffer": 40} if method == "derpp" else {}
         configs = [
-            config(seed=seed, optimizer=policy, **flags)
+            config(seed=seed, policy=policy, **flags)
             for seed in (0, 3)
-            for policy in ("continual", "reset")
+            for policy in ("continual", "new")
         ]
         stack = build_stack(configs)
         train(stack.run)
@@ -181,7 +181,7 @@ def test_a_stack_is_its_single_runs():
 
 
 def test_a_run_resumed_in_the_middle_of_a_task_ends_the_same():
-    flags = {"method": "ewcpp", "optimizer": "carry"}
+    flags = {"method": "ewcpp", "policy": "kept"}
     whole = build_run(config(**flags))
     states = []
 

@@ -18,14 +18,14 @@ REPLAY = ("reservoir", "derpp", "agem")
 
 
 def config(method: str, policy: str, seed: int = 0, **more):
-    flags = {"data.miniature": True, "data.tasks": 12, "method": method, "optimizer": policy}
+    flags = {"data.miniature": True, "data.tasks": 12, "method": method, "policy": policy}
     flags |= {"seed": seed, "train.evaluate_every": 5, "train.batch_size": 16, **more}
     if method in REPLAY:
         flags["methods.buffer"] = 60
     return resolve("fsmol", flags=flags)
 
 
-@pytest.mark.parametrize("policy", ["continual", "carry"])
+@pytest.mark.parametrize("policy", ["continual", "kept"])
 @pytest.mark.parametrize(
     "method", ["finetune", "ewc", "ewcpp", "reservoir", "derpp", "agem", "multitask"]
 )
@@ -40,7 +40,7 @@ def test_a_stack_on_a_gpu_gives_what_the_cpu_gives(method: str, policy: str) -> 
         assert abs(ours - theirs).max() < 0.03
 
 
-@pytest.mark.parametrize("policy", ["continual", "reset", "carry"])
+@pytest.mark.parametrize("policy", ["continual", "new", "kept"])
 @pytest.mark.parametrize("method", ["finetune", "ewc", "ewcpp", *REPLAY])
 def test_captured_steps_move_no_other_head(method: str, policy: str) -> None:
     run = build_run(config(method, policy, **{"train.weight_decay": 0.1}), "cuda")

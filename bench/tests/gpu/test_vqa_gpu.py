@@ -57,8 +57,8 @@ def trained(folder: Path, method: str, **flags: Any) -> Run:
     given = {"data.prepared": str(folder), "data.dropout": 0.0, "train.epochs": 2}
     given |= {"method": method, "train.lr": 1e-3, **flags}
     both = [
-        resolve("longtail_bench.vqa", flags={**given, "optimizer": name})
-        for name in ("continual", "reset")
+        resolve("longtail_bench.vqa", flags={**given, "policy": name})
+        for name in ("continual", "new")
     ]
     run = build_stack(both, "cuda").run
     train(run)

@@ -54,8 +54,8 @@ def test_targets_are_scored_as_on_the_cpu() -> None:
 def test_a_stack_trains_in_captured_steps() -> None:
     flags = {"data.miniature": True, "data.tasks": 6, "train.lr": 1e-3, "train.autocast": "bf16"}
     configs = [
-        resolve("wsd", flags={**flags, "optimizer": policy, "seed": seed, "method": "reservoir"})
-        for policy in ("continual", "reset")
+        resolve("wsd", flags={**flags, "policy": policy, "seed": seed, "method": "reservoir"})
+        for policy in ("continual", "new")
         for seed in (0, 1)
     ]
     run = build_stack(configs, "cuda").run
@@ -68,8 +68,8 @@ def test_a_stack_trains_in_captured_steps() -> None:
 def test_ewc_takes_its_fisher_from_graphs(autocast) -> None:
     flags = {"data.miniature": True, "train.lr": 1e-3, "train.autocast": autocast}
     configs = [
-        resolve("wsd", flags={**flags, "optimizer": policy, "method": "ewc"})
-        for policy in ("continual", "reset")
+        resolve("wsd", flags={**flags, "policy": policy, "method": "ewc"})
+        for policy in ("continual", "new")
     ]
     run = build_stack(configs, "cuda").run
     assert isinstance(run.method, EWC)

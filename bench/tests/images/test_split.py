@@ -371,9 +371,9 @@ def test_multitask_training_is_validated_on_all_tasks(tmp_path: Path) -> None:
 def test_a_stack_scores_what_single_runs_score(tmp_path: Path, method: str) -> None:
     base = {**SMALL, "method": method}
     configs = [
-        resolve("mnist", flags={**base, "seed": seed, "optimizer": optimizer, "train.lr": lr})
+        resolve("mnist", flags={**base, "seed": seed, "policy": policy, "train.lr": lr})
         for lr in (1e-3, 1e-2)
-        for optimizer in ("continual", "reset")
+        for policy in ("continual", "new")
         for seed in (0, 3)
     ]
     stacked = train_stack(configs, tmp_path / "stack", RunOptions(quiet=True, device="cpu"))

@@ -313,7 +313,7 @@ def test_nothing_keeps_a_finished_run(
 def test_training_lowers_the_loss_of_answers() -> None:
     options = {"data.order": ["sst"], "data.per_task": 16, "train.batch_size": 16}
     run = miniature_run(
-        "finetune", **options, **{"train.lr": 1e-2, "train.epochs": 30, "optimizer": "reset"}
+        "finetune", **options, **{"train.lr": 1e-2, "train.epochs": 30, "policy": "new"}
     )
     examples = run.sequence.train(0)
     assert examples is not None

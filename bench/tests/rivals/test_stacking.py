@@ -45,9 +45,9 @@ def test_a_snapshot_holds_what_a_method_remembers_and_no_copy_of_the_model(name:
     ("name", "policy"),
     [
         ("longtail_bench.rivals.mofo:MoFO", "continual"),
-        ("longtail_bench.rivals.mofo:MoFO", "carry"),
-        ("longtail_bench.rivals.upgd:UPGD", "carry"),
-        ("longtail_bench.rivals.badam:BAdam", "carry"),
+        ("longtail_bench.rivals.mofo:MoFO", "kept"),
+        ("longtail_bench.rivals.upgd:UPGD", "kept"),
+        ("longtail_bench.rivals.badam:BAdam", "kept"),
         ("adamw", "longtail_bench.rivals.adam_rel:restart_time"),
     ],
 )
@@ -63,5 +63,5 @@ def test_they_are_not_tried_before_every_stack(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("longtail.runs.stacking.try_method", refuse)
     monkeypatch.setattr("longtail.runs.stacking.try_optimizer", refuse)
-    sets = ["method=cofima", "train.optimizer=longtail_bench.rivals.mofo:MoFO"]
+    sets = ["method=cofima", "optimizer=longtail_bench.rivals.mofo:MoFO"]
     try_to_stack(resolve("toy", sets=sets))

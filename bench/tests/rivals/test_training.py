@@ -24,11 +24,11 @@ from longtail.training.optimizer_class import find_optimizer
 
 REL = "longtail_bench.rivals.adam_rel:restart_time"
 RIVALS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "mofo": ("longtail_bench.rivals.mofo:MoFO", "reset", {"fraction": 0.3}),
+    "mofo": ("longtail_bench.rivals.mofo:MoFO", "new", {"fraction": 0.3}),
     "mofo with mc": ("longtail_bench.rivals.mofo:MoFO", "continual", {"fraction": 0.3}),
     "adam-rel": ("adamw", REL, {}),
-    "upgd": ("longtail_bench.rivals.upgd:UPGD", "carry", {"noise": 0.01}),
-    "badam": ("longtail_bench.rivals.badam:BAdam", "carry", {"width": 0.05, "examples": 30.0}),
+    "upgd": ("longtail_bench.rivals.upgd:UPGD", "kept", {"noise": 0.01}),
+    "badam": ("longtail_bench.rivals.badam:BAdam", "kept", {"width": 0.05, "examples": 30.0}),
 }
 BOUNDS = [0, 20, 43, 60]
 
@@ -121,7 +121,7 @@ def test_every_rival_has_a_form_for_a_graph(rival: str) -> None:
 
 
 @pytest.mark.parametrize("model", [make_model, lambda _seed: OwnHeads()], ids=["plain", "heads"])
-@pytest.mark.parametrize("policy", ["carry", "reset"])
+@pytest.mark.parametrize("policy", ["kept", "new"])
 @pytest.mark.parametrize("rival", ["upgd", "badam"])
 def test_steps_as_a_graph_takes_them_equal_plain_ones(
     rival: str, policy: str, model, monkeypatch
@@ -151,7 +151,7 @@ def test_a_rival_learns_and_leaves_other_policies_behind(rival: str) -> None:
     run, start = make_run(rival, 3), make_run(rival, 3)
     train(run)
     plain = make_run("adam-rel", 3)
-    plain.policies[:] = [POLICIES["carry"]]
+    plain.policies[:] = [POLICIES["kept"]]
     train(plain)
     for other in (start, plain):
         weights = zip(run.model.parameters(), other.model.parameters(), strict=True)
@@ -159,7 +159,7 @@ def test_a_rival_learns_and_leaves_other_policies_behind(rival: str) -> None:
 
 
 def test_a_runs_settings_leave_replicas_to_the_run() -> None:
-    named = {"train.optimizer": "longtail_bench.rivals.upgd:UPGD", "optimizer": "carry"}
+    named = {"optimizer": "longtail_bench.rivals.upgd:UPGD", "policy": "kept"}
     config = resolve("toy", flags={**named, "optim.noise": 0.1})
     assert dict(config.optim)["noise"] == 0.1
     assert not {"lead", "seed"} & set(dict(config.optim))

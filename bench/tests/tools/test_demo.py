@@ -54,9 +54,9 @@ def test_tests_and_documentation_share_one_installation(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_demo_ends_with_the_finding_and_the_page(tmp_path: Path) -> None:
     pytest.importorskip("bokeh")
-    for policy in ("continual", "reset"):
+    for policy in ("continual", "new"):
         for seed in range(3):
-            settings = config(optimizer=policy, seed=seed)
+            settings = config(policy=policy, seed=seed)
             write_run(tmp_path / "demo" / "runs" / f"{policy}-{seed}", settings)
     ends = "import sys, pathlib, demo; sys.exit(demo.report(pathlib.Path('demo')))"
     paths = os.pathsep.join([str(ROOT / "bench" / "tools"), *sys.path])

@@ -36,11 +36,11 @@ seeds = "100"
 train = { validation = 0.2 }
 [[policies]]
 name = "continual"
-optimizer = "continual"
+policy = "continual"
 train = { average = "task" }
 [[policies]]
-name = "reset"
-optimizer = "reset"
+name = "new"
+policy = "new"
 [report]
 title = "Made up"
 checks = ["mc_improves"]
@@ -153,20 +153,20 @@ def test_joined_parts_are_what_a_report_of_all_runs_says(
 def test_rows_stand_in_the_order_of_the_study(
     tool: ModuleType, study: Path, tmp_path: Path
 ) -> None:
-    rows = [*both("reservoir", "reset"), *both("finetune", "reset"), *both("finetune", "continual")]
+    rows = [*both("reservoir", "new"), *both("finetune", "new"), *both("finetune", "continual")]
     joined = tool.join(study, [write(tmp_path / "a.json", rows[::-1])])
     named = [
         (row["method"], row["policy"], row["lr"], row.get("chooses", False))
         for row in joined.unselected.table.rows
     ]
-    families = [("finetune", "continual"), ("finetune", "reset"), ("reservoir", "reset")]
+    families = [("finetune", "continual"), ("finetune", "new"), ("reservoir", "new")]
     values = [(0.1, False), (0.1, True), (0.01, False), (0.01, True)]
     assert named == [(*family, *value) for family in families for value in values]
     assert joined.unselected.table.title == "Made up, all rates"
 
 
 def test_lean_rows_choose_the_same(tool: ModuleType, study: Path, tmp_path: Path) -> None:
-    rows = [{**row, "RP_by_seed": {"0": 1.0, "1": 2.0}} for row in both("finetune", "reset")]
+    rows = [{**row, "RP_by_seed": {"0": 1.0, "1": 2.0}} for row in both("finetune", "new")]
     file = write(tmp_path / "a.json", rows)
     whole, lean = (tool.join(study, [file], lean=lean) for lean in (False, True))
     assert lean.selected.table.rows == whole.selected.table.rows
@@ -185,14 +185,14 @@ def test_lean_rows_choose_the_same(tool: ModuleType, study: Path, tmp_path: Path
 def test_a_later_row_replaces_an_earlier_one_and_that_is_said(
     tool: ModuleType, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = write(tmp_path / "first.json", both("finetune", "reset"))
-    newer = line("finetune", "reset", 0.01, 45.0, seeds=3)
+    first = write(tmp_path / "first.json", both("finetune", "new"))
+    newer = line("finetune", "new", 0.01, 45.0, seeds=3)
     second = write(tmp_path / "second.json", [newer])
     out = tmp_path / "out"
     assert tool.main([str(study), str(out), str(first), str(second)]) == 0
     said = capsys.readouterr().err
     assert said == (
-        f"Finetune w/o MC, lr 0.01: the row of {second} (3 seeds) replaces that of "
+        f"Finetune AdamW new, lr 0.01: the row of {second} (3 seeds) replaces that of "
         f"{first} (2 seeds)\n"
     )
     table = json.loads((out / "table.json").read_text("utf-8"))
@@ -206,20 +206,20 @@ def test_a_later_row_replaces_an_earlier_one_and_that_is_said(
 def test_the_best_value_is_chosen_by_validation_scores(
     tool: ModuleType, study: Path, tmp_path: Path, higher: bool, best: float
 ) -> None:
-    path = write(tmp_path / "a.json", both("finetune", "reset"), higher_is_better=higher)
+    path = write(tmp_path / "a.json", both("finetune", "new"), higher_is_better=higher)
     report = tool.join(study, [path]).selected
     table = report.table
     (row,) = table.rows
     assert row["selected"] == {"lr": best}
     assert list(row)[:5] == ["method", "policy", "seeds", "tasks", "selected"]
     assert not {"lr", "chooses", "validation", "validation_se"} & row.keys()
-    told = f"lr chosen by validation score of seed 100: Finetune w/o MC {best}."
-    ends = f"At an end of what was tried, so others may be better: Finetune w/o MC {best}."
+    told = f"lr chosen by validation score of seed 100: Finetune AdamW new {best}."
+    ends = f"At an end of what was tried, so others may be better: Finetune AdamW new {best}."
     assert table.notes == ["Mean ± standard error over 2 seeds, unit: percent.", told, ends]
     (entry,) = report.extra["selection"]
     assert (entry["chosen"], entry["at_end"]) == ({"lr": best}, ["lr"])
     validation = {
-        row["lr"]: row["validation"] for row in both("finetune", "reset") if "chooses" in row
+        row["lr"]: row["validation"] for row in both("finetune", "new") if "chooses" in row
     }
     assert {each["lr"]: each["mean"] for each in entry["tried"]} == validation
 
@@ -227,14 +227,14 @@ def test_the_best_value_is_chosen_by_validation_scores(
 def test_without_any_validation_score_rp_of_the_choosing_seeds_decides(
     tool: ModuleType, study: Path, tmp_path: Path
 ) -> None:
-    rows = [{**row, "validation": None} for row in both("finetune", "reset")]
+    rows = [{**row, "validation": None} for row in both("finetune", "new")]
     table = tool.join(study, [write(tmp_path / "a.json", rows)]).selected.table
     assert [row["selected"] for row in table.rows] == [{"lr": 0.1}]
-    assert table.notes[-2] == "lr chosen by RP of seed 100: Finetune w/o MC 0.1."
+    assert table.notes[-2] == "lr chosen by RP of seed 100: Finetune AdamW new 0.1."
 
 
 def test_a_value_that_diverged_is_not_chosen(tool: ModuleType, study: Path, tmp_path: Path) -> None:
-    some = both("finetune", "reset")
+    some = both("finetune", "new")
     some[-1] |= {"diverged": 1}
     found = tool.join(study, [write(tmp_path / "a.json", some)]).selected.table
     assert [row["selected"] for row in found.rows] == [{"lr": 0.1}]
@@ -247,14 +247,14 @@ def test_a_value_that_diverged_is_not_chosen(tool: ModuleType, study: Path, tmp_
 def test_a_family_without_a_reported_row_at_its_value_is_left_out_and_named(
     tool: ModuleType, study: Path, tmp_path: Path
 ) -> None:
-    rows = [*both("finetune", "continual"), *both("finetune", "reset")]
-    lost = [row for row in rows if not (row["policy"] == "reset" and row["seeds"] == 2)]
-    lost.append(line("finetune", "reset", 0.1, 50.0))  # not the value that was chosen
+    rows = [*both("finetune", "continual"), *both("finetune", "new")]
+    lost = [row for row in rows if not (row["policy"] == "new" and row["seeds"] == 2)]
+    lost.append(line("finetune", "new", 0.1, 50.0))  # not the value that was chosen
     joined = tool.join(study, [write(tmp_path / "a.json", lost)])
     assert [row["policy"] for row in joined.selected.table.rows] == ["continual"]
     chosen, _, left_out = joined.selected.table.notes[1:]
-    assert chosen.endswith("Finetune w/ MC 0.01; Finetune w/o MC 0.01.")
-    assert left_out == "Left out, as no seed is reported at the chosen value: Finetune w/o MC."
+    assert chosen.endswith("Finetune Continual AdamW 0.01; Finetune AdamW new 0.01.")
+    assert left_out == "Left out, as no seed is reported at the chosen value: Finetune AdamW new."
     assert len(joined.unselected.table.rows) == 7
     alone = [row for row in rows if row["seeds"] == 1]
     out = tmp_path / "out"
@@ -287,23 +287,23 @@ def test_several_settings_may_be_selected(tool: ModuleType, study: Path, tmp_pat
         {"method": row.pop("method"), "policy": row.pop("policy"), "lr": row.pop("lr")}
         | {"buffer": size, **row}
         for size in (9, 5)
-        for row in both("reservoir", "reset")
+        for row in both("reservoir", "new")
     ]
     rows[3]["validation"] = 99.0
-    rows += both("finetune", "reset")  # which has no buffer
+    rows += both("finetune", "new")  # which has no buffer
     table = tool.join(study, [write(tmp_path / "a.json", rows)]).selected.table
     chosen = [row["selected"] for row in table.rows]
     assert chosen == [{"lr": 0.01}, {"lr": 0.01, "buffer": 9}]
     assert table.notes[-2] == (
         "lr, buffer chosen by validation score of seed 100: "
-        "Finetune w/o MC lr 0.01; Reservoir w/o MC lr 0.01 buffer 9."
+        "Finetune AdamW new lr 0.01; Reservoir AdamW new lr 0.01 buffer 9."
     )
 
 
 def test_checks_and_statistics_are_those_of_the_rows(
     tool: ModuleType, study: Path, tmp_path: Path
 ) -> None:
-    rows = [*both("finetune", "continual"), *both("finetune", "reset")]
+    rows = [*both("finetune", "continual"), *both("finetune", "new")]
     for row in rows:
         if row["policy"] == "continual" and row["seeds"] == 2:
             row["RP"] += 4.0
@@ -324,14 +324,14 @@ def test_checks_and_statistics_are_those_of_the_rows(
 def test_the_provenance_stays_flat_however_often_tables_are_joined(
     tool: ModuleType, study: Path, tmp_path: Path
 ) -> None:
-    parts = [write(tmp_path / f"{p}.json", both("finetune", p)) for p in ("reset", "continual")]
+    parts = [write(tmp_path / f"{p}.json", both("finetune", p)) for p in ("new", "continual")]
     tool.write({"all_rates": tool.join(study, parts).unselected}, tmp_path / "out")
-    more = write(tmp_path / "more.json", both("reservoir", "reset"))
+    more = write(tmp_path / "more.json", both("reservoir", "new"))
     again = tool.join(study, [tmp_path / "out" / "all_rates" / "table.json", more, parts[0]])
     found = again.selected.extra["provenance"]
     assert (found["study"], found["joined_by"]) == ("made_up", "bench/tools/join_tables.py")
     assert found["report_by"].startswith("longtail ")
-    assert [part["machine"] for part in found["parts"]] == ["reset", "continual", "more"]
+    assert [part["machine"] for part in found["parts"]] == ["new", "continual", "more"]
     assert len(again.selected.table.rows) == 3
 
 
@@ -355,9 +355,9 @@ def test_a_published_table_gets_rows_of_a_later_session(
     tool: ModuleType, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study.write_text(STUDY.replace('seeds = "100"\ntrain = { validation = 0.2 }\n', ""))
-    old = selected(tmp_path / "old.json", {"continual": 60.0, "reset": 50.0})
+    old = selected(tmp_path / "old.json", {"continual": 60.0, "new": 50.0})
     tried = {0.1: 7.0, 0.01: 9.0, 0.001: 8.0}
-    new = selected(tmp_path / "new.json", {"reset": 59.0}, tried)
+    new = selected(tmp_path / "new.json", {"new": 59.0}, tried)
     out = tmp_path / "out"
     assert tool.main([str(study), str(out), str(old), str(new), "--selected"]) == 0
     said = capsys.readouterr()
@@ -367,15 +367,17 @@ def test_a_published_table_gets_rows_of_a_later_session(
     found = json.loads((out / "table.json").read_text("utf-8"))
     assert [(row["policy"], row["RP"]) for row in found["rows"]] == [
         ("continual", 60.0),
-        ("reset", 59.0),
+        ("new", 59.0),
     ]
     assert [test["mean"] for test in found["statistics"] if test["metric"] == "RP"] == [1.0]
     (check,) = found["checks"]
     assert check["numbers"]["difference"] == pytest.approx(1.0)
     (entry,) = found["selection"]
-    assert (entry["policy"], entry["chosen"], entry["at_end"]) == ("reset", {"lr": 0.01}, [])
+    assert (entry["policy"], entry["chosen"], entry["at_end"]) == ("new", {"lr": 0.01}, [])
     assert {each["lr"]: each["mean"] for each in entry["tried"]} == tried
-    assert "lr chosen by validation score: Finetune w/o MC 0.01." in (out / "table.md").read_text()
+    assert (
+        "lr chosen by validation score: Finetune AdamW new 0.01." in (out / "table.md").read_text()
+    )
     assert [part["machine"] for part in found["provenance"]["parts"]] == ["old", "new"]
     back = tool.join_selected(study, [new, old])[0]  # of that row nobody knows what chose it
     assert "selection" not in back.extra
@@ -384,7 +386,7 @@ def test_a_published_table_gets_rows_of_a_later_session(
 def test_a_selection_that_no_report_writes_is_refused(
     tool: ModuleType, study: Path, tmp_path: Path
 ) -> None:
-    path = selected(tmp_path / "a.json", {"reset": 50.0})
+    path = selected(tmp_path / "a.json", {"new": 50.0})
     table = json.loads(path.read_text("utf-8"))
     for wrong in ("x", [1], [{"tried": 3, "score": "RP"}], [{"score": "RP"}]):
         path.write_text(json.dumps({**table, "selection": wrong}))
@@ -402,13 +404,16 @@ def selected_row(row: Row) -> Row:
         (lambda t: t["rows"].__setitem__(0, selected_row(t["rows"][0])), "not an unselected table"),
         (lambda t: t["rows"][0].pop("validation"), "not an unselected table"),
         (lambda t: t["rows"][0].pop("seeds"), "no row of a report"),
-        (lambda t: t["rows"][0].update(RP="high"), "RP of Finetune w/o MC, lr 0.1 is 'high'"),
-        (lambda t: t["rows"][0].update(lr=0.5), "no row Finetune w/o MC, lr 0.5"),
+        (lambda t: t["rows"][0].update(RP="high"), "RP of Finetune AdamW new, lr 0.1 is 'high'"),
+        (lambda t: t["rows"][0].update(lr=0.5), "no row Finetune AdamW new, lr 0.5"),
         (lambda t: t["rows"].clear(), "no rows in"),
         (lambda t: t.pop("rows"), "rows = None"),
         (lambda t: t.update(unit="error"), "unit = 'error', where 'percent' is wanted"),
         (lambda t: t["provenance"].update(study="other"), "the study 'other', not of 'made_up'"),
-        (lambda t: t.update(rows=t["rows"][::2]), "Finetune w/o MC has rows to report, but none"),
+        (
+            lambda t: t.update(rows=t["rows"][::2]),
+            "Finetune AdamW new has rows to report, but none",
+        ),
     ],
 )
 def test_what_is_no_unselected_table_of_the_study_is_refused(
@@ -420,7 +425,7 @@ def test_what_is_no_unselected_table_of_the_study_is_refused(
     told: str,
 ) -> None:
     study.write_text(STUDY.replace("[report]", '[report]\nunit = "percent"'))
-    path = write(tmp_path / "a.json", both("finetune", "reset"))
+    path = write(tmp_path / "a.json", both("finetune", "new"))
     table = json.loads(path.read_text("utf-8"))
     change(table)
     path.write_text(json.dumps(table))
@@ -434,7 +439,7 @@ def test_what_is_no_unselected_table_of_the_study_is_refused(
 def test_files_that_cannot_be_used_are_named(
     tool: ModuleType, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = write(tmp_path / "good.json", both("finetune", "reset"))
+    good = write(tmp_path / "good.json", both("finetune", "new"))
     bad = tmp_path / "bad.json"
     bad.write_text("{")
     without = tmp_path / "without.toml"

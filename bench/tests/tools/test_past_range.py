@@ -12,7 +12,7 @@ from helpers import scripts
 def test_the_spread_is_of_logarithms_in_order(tmp_path: Path, past_dtype: str) -> None:
     tool = scripts.load("bench/tools/past_range.py")
     out = tmp_path / "range.json"
-    sets = ["--set", "data.tasks=5", "--set", f"policy.past_dtype={past_dtype}"]
+    sets = ["--set", "data.tasks=5", "--set", f"moments.past_dtype={past_dtype}"]
     assert tool.main(["toy", *sets, "--device", "cpu", "--out", str(out)]) == 0
     spread = json.loads(out.read_text())["spread"]
     quantiles = list(spread["log2_quantiles"].values())

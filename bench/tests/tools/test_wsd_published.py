@@ -24,5 +24,5 @@ def test_the_published_table_is_that_of_its_parts(script):
 
 
 def test_a_row_no_run_of_the_study_can_have_is_refused(script):
-    with pytest.raises(ValueError, match="derpp with reset"):
-        script.settings({"method": "derpp", "policy": "reset"}, [])
+    with pytest.raises(ValueError, match="derpp with new"):
+        script.settings({"method": "derpp", "policy": "new"}, [])

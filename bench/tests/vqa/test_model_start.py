@@ -99,8 +99,8 @@ def test_all_but_the_classifier_is_taken_and_words_by_their_text(folders) -> Non
 def test_replicas_of_a_stack_start_alike_and_as_runs_do(folders) -> None:
     flags = {"data.start": str(folders["run"]), "data.align": True}  # align has no say then
     configs = [
-        config(folders["second"], seed=seed, optimizer=policy, method="finetune", **flags)
-        for policy in ("continual", "reset")
+        config(folders["second"], seed=seed, policy=policy, method="finetune", **flags)
+        for policy in ("continual", "new")
         for seed in (0, 1)
     ]
     model = build_stack(configs).run.model

@@ -63,8 +63,8 @@ def test_the_papers_settings() -> None:
 @pytest.mark.parametrize("method", ["finetune", "derpp"])
 def test_a_stack_of_policies_scores_as_its_runs_do(folder: Path, method: str) -> None:
     both = [
-        config(folder, method=method, optimizer=name, **{"train.lr": 1e-3})
-        for name in ("continual", "reset")
+        config(folder, method=method, policy=name, **{"train.lr": 1e-3})
+        for name in ("continual", "new")
     ]
     stack = build_stack(both)
     train(stack.run)
@@ -96,7 +96,7 @@ def test_a_stack_is_evaluated_in_batches_that_fit(
 ) -> None:
     content = tmp_path / "content"
     random_content(tasks=2, questions=500, images=10, width=4).save(content)
-    run = build_stack([config(content, optimizer=name) for name in ("continual", "reset")]).run
+    run = build_stack([config(content, policy=name) for name in ("continual", "new")]).run
     largest = []
     forward = VisionLanguage.forward_stacked
 

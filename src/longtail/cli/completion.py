@@ -20,7 +20,8 @@ from longtail.support import doors
 NAMES = {
     "benchmark": ("toy", *doors.offered("longtail.benchmarks")),
     "method": (*METHOD_NAMES, *doors.offered("longtail.methods")),
-    "optimizer": tuple(POLICIES),
+    "policy": tuple(POLICIES),
+    "optimizer": ("adamw", "adam", *doors.offered("longtail.optimizers")),
     "log": LOGGERS,
     "device": ("auto", "cpu", "cuda"),
 }

@@ -71,7 +71,7 @@ def everything() -> dict[str, dict[str, str]]:
     return {
         "benchmarks": {name: module_line(path) for name, path in benchmarks.paths().items()},
         "methods": method_lines,
-        "optimizer policies": {n: policy_line(p) for n, p in POLICIES.items()},
+        "policies": {n: policy_line(p) for n, p in POLICIES.items()},
         "optimizers": names()
         | {"module:Class": "any other, such as schedulefree:AdamWScheduleFree"},
         "studies": {name: comment_line(path) for name, path in named_studies().items()},

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 EXAMPLES = """examples:
   longtail run toy                                     finetune with Continual AdamW, seed 0
   longtail run toy --method derpp --buffer 200         a method and one of its settings
-  longtail run toy --optimizer reset --seed 3          the same sequence without moment carry-over
+  longtail run toy --policy new --seed 3               the same sequence, a new AdamW for each task
   longtail run toy --replicas 5                        seeds 0 to 4 as one program, and their mean
   longtail run toy --config my.toml --set train.lr=3e-4
-  longtail run toy --train-optimizer sgd --momentum 0.9   another optimizer and its settings
+  longtail run toy --optimizer sgd --momentum 0.9      another optimizer and its settings
   longtail run toy --method ewc --help                 all settings, with their defaults
 
 Calling it again with the same --out resumes an interrupted run and leaves a finished one alone,
 unless your own code or data files have changed: then it is computed anew.
 """
-USAGE = "%(prog)s BENCHMARK [--method M] [--optimizer P] [--seed N] [--out DIR] [settings]"
+USAGE = "%(prog)s BENCHMARK [--method M] [--policy P] [--seed N] [--out DIR] [settings]"
 RESERVED = {"config", "set", "out", "device", "threads", "snapshot-minutes", "quiet", "json", "log"}
 RESERVED |= {"help", "benchmark", "stop-on-nan", "no-weights", "keep", "fresh", "replicas"}
-TITLES = {"data": "the benchmark", "train": "training", "policy": "the optimizer policy"}
+TITLES = {"data": "the benchmark", "train": "training", "moments": "the policy"}
 TITLES |= {"optim": "the optimizer"}
 MOST_REPLICAS = 10_000  # all are in memory at once, which a mistyped number would fill
 NO_WEIGHTS = "a finished run leaves its scores, not its weights"
@@ -41,10 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("benchmark", nargs="?", metavar="BENCHMARK", help="a name from `longtail list`")
     add("--method", default=argparse.SUPPRESS, metavar="M", help="a method (default: finetune)")
     add(
-        "--optimizer",
+        "--policy",
         default=argparse.SUPPRESS,
         metavar="P",
-        help="optimizer policy: continual, reset, carry or module:function (default: continual)",
+        help="what becomes of the optimizer's state at a task's end: continual, kept, new or "
+        "module:function (default: continual)",
+    )
+    add(
+        "--optimizer",
+        default=argparse.SUPPRESS,
+        metavar="O",
+        help="adamw, adam, one of torch.optim such as sgd, or module:Class; where no policy is "
+        "given, it is kept (default: the benchmark's)",
     )
     add("--seed", default=argparse.SUPPRESS, metavar="N", help="seed of the run (default: 0)")
     add(
@@ -106,7 +114,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         parser.print_help()
         raise SystemExit(0 if argv else 2)
     first = Parser(prog="longtail run", add_help=False, allow_abbrev=False)
-    for flag in ("--method", "--optimizer", "--train-optimizer", "--config"):
+    for flag in ("--method", "--policy", "--optimizer", "--config"):
         first.add_argument(flag)
     first.add_argument("--set", action="append", default=[])
     named = argv[0] if not argv[0].startswith("-") else None
@@ -119,9 +127,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if benchmark is None:
         raise ValueError("name a benchmark right after `run`, such as `longtail run toy`")
     check(benchmark, str, "benchmark")  # a file may hold anything
-    method = known.method or str(file.get("method", "finetune"))
-    optimizer = known.optimizer or str(file.get("optimizer", "continual"))
-    settings = options(benchmark, method, optimizer, _optimizer_name(file, known))
+    named = {key: _named(key, file, known) for key in ("method", "policy", "optimizer")}
+    method = named["method"] or "finetune"
+    settings = options(benchmark, method, named["policy"], named["optimizer"])
     add_setting_flags(parser, settings, method)
     args, extra = parser.parse_known_args(argv)
     if extra:
@@ -135,13 +143,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def _optimizer_name(file: dict[str, Any], known: argparse.Namespace) -> str | None:
-    """`train.optimizer` as --set, a flag or the file give it, which says what flags there are."""
-    given = [text.partition("=")[2] for text in known.set if _key(text) == "train.optimizer"]
-    table = file.get("train")
-    in_file = table.get("optimizer") if isinstance(table, dict) else None
-    found = given[-1].strip() if given else known.train_optimizer or in_file
-    return None if found is None else str(_value(found))
+def _named(key: str, file: dict[str, Any], known: argparse.Namespace) -> str | None:
+    """A name as --set, a flag or the file give it, which says what flags there are."""
+    given = [text.partition("=")[2] for text in known.set if _key(text) == key]
+    value = given[-1].strip() if given else getattr(known, key) or file.get(key)
+    return None if value is None else str(_value(value))
 
 
 def _key(text: str) -> str:
@@ -155,7 +161,7 @@ def _value(text: Any) -> Any:
 
 
 def add_setting_flags(parser: argparse.ArgumentParser, settings: list[Option], method: str) -> None:
-    """A flag per setting: `--lr`, or `--train-optimizer` where the short name is taken."""
+    """A flag per setting: `--lr`, or `--optim-noise` where the short name is taken."""
     from longtail.runs.values import describe, plain
 
     names = [o.name for o in settings]
@@ -191,9 +197,9 @@ def _metavar(kind: str) -> str:
 
 
 def default_out(config: RunConfig, replicas: int | None = None) -> Path:
-    parts = [config.benchmark, config.method, config.optimizer, f"s{config.seed}"]
-    if config.train.optimizer not in ("adamw", "adam"):
-        parts.insert(2, config.train.optimizer)
+    parts = [config.benchmark, config.method, config.policy, f"s{config.seed}"]
+    if config.optimizer not in ("adamw", "adam"):
+        parts.insert(2, config.optimizer)
     if replicas is not None:
         parts.append(f"x{replicas}")
     return Path("runs") / "-".join(parts).replace(":", ".").replace("/", "-")

@@ -55,7 +55,7 @@ class Replicas(nn.Module):
 
     Args:
         models: one model per seed; their parameters are copied, the models stay as they are.
-        policies: how many optimizer policies each of them is trained under.
+        policies: how many policies each of them is trained under.
 
     Example:
         >>> stack = Replicas([nn.Linear(3, 2) for _ in range(5)], policies=2)

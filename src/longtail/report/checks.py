@@ -270,7 +270,7 @@ def _pairs(rows: Rows) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
         named = {k: v for k, v in row.items() if k not in _NOT_NAMES and not measured(k)}
         return tuple(sorted((k, str(v)) for k, v in named.items()))
 
-    without = {(r.get("method"), rest(r)): r for r in rows if r.get("policy") == "reset"}
+    without = {(r.get("method"), rest(r)): r for r in rows if r.get("policy") == "new"}
     found = []
     for row in rows:
         key = (row.get("method"), rest(row))
@@ -289,7 +289,7 @@ def _improves(rows: Rows, metric: str, higher: bool) -> list[Claim]:
         numbers = with_and_without(ours, theirs, metric)
         found.append(above(text, ours, theirs, metric, lower=not higher, **numbers))
     if not found:
-        raise KeyError("rows with policy continual and reset")
+        raise KeyError("rows with policy continual and new")
     return found
 
 
@@ -308,7 +308,7 @@ def against_kept(
     *,
     lower: bool = False,
     ours: str = "continual",
-    kept: str = "carry",
+    kept: str = "kept",
     by: str = "policy",
     **labels: Any,
 ) -> list[Claim]:

@@ -136,7 +136,7 @@ def _draw(
     if any(lines for _, lines in drawn):
         label = (
             "RP with MC minus without"
-            if pair == ("continual", "reset")
+            if pair == ("continual", "new")
             else f"RP: {pair[0]} minus {pair[1]}"
         )
         yield (
@@ -309,7 +309,7 @@ def _plane(groups: list[Group], table: Table, look: Look, new: Callable[..., Fig
             values = [g.values(metric) * scale for metric in ("LP", "RP")]
             if all(np.isfinite(v).any() for v in values):
                 x, y = (float(np.nanmean(v)) for v in values)
-                fill = look.colour(g) if g.labels.get("policy") != "reset" else "none"
+                fill = look.colour(g) if g.labels.get("policy") != "new" else "none"
                 entries[line_label(groups, g.line)] = ax.scatter(
                     x, y, marker=look.marker(g), s=90 if look.strong(g) else 42,
                     edgecolors=look.colour(g), facecolors=fill,

@@ -18,7 +18,7 @@ from longtail.report.tables import Table, better, number
 
 MOST_NAMES = 4
 MOST_DESCRIBED = 8  # rows; of more the first four say nothing of the study
-MC = ("continual", "reset")
+MC = ("continual", "new")
 _MC_NUMBERS = ("without_mc", "with_mc")
 _KEPT_NUMBERS = ("kept", "with_mc")
 # What the two numbers of a claim are called, and what a reader is told about them.
@@ -81,7 +81,7 @@ def default_claims(groups: list[Group], table: Table, pair: tuple[str, str]) -> 
         numbers = with_and_without(ours, theirs) if pair == MC else {}
         text = f"{_name_without_policy(a)}: {what}"
         claims.append(above(text, ours, theirs, lower=not higher, **numbers))
-    for a, b in pairs(groups, "continual", "carry") if pair == MC else ():
+    for a, b in pairs(groups, "continual", "kept") if pair == MC else ():
         ours, kept = row_of[id(a)], row_of[id(b)]
         what = f"RP with MC is {'above' if higher else 'below'} that of {KEPT}"
         text = f"{_name_without_policy(a)}: {what}"

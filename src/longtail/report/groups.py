@@ -148,9 +148,9 @@ def group(runs: list[Result]) -> list[Group]:
 
 
 def pairs(
-    groups: list[Group], first: str = "continual", second: str = "reset"
+    groups: list[Group], first: str = "continual", second: str = "new"
 ) -> list[tuple[Group, Group]]:
-    """Groups that differ only in their policy: (with MC, without MC)."""
+    """Groups that differ only in their policy: (the first, the second)."""
     policy_bound = ("policy", *POLICY_LABELS)
 
     def rest(g: Group) -> str:
@@ -170,8 +170,8 @@ def paired_runs(first: Group, second: Group) -> list[tuple[Result, Result]]:
 def named_row(labels: dict[str, Any]) -> str:
     """A row of an ablation as a reader sees it: `Continual Adam (row 7)`.
 
-    >>> named_row({"policy": "reset", "row": 2})
-    'w/o MC (row 2)'
+    >>> named_row({"policy": "new", "row": 2})
+    'AdamW new (row 2)'
     """
     name = display("policy", labels.get("policy", ""))
     return f"{name} (row {labels['row']})".strip()

@@ -11,7 +11,7 @@ from longtail.names import POLICIES, WARM_UP, Policy
 from longtail.report.labels import method_names
 
 # These name a run or follow from its name; every other setting that varies becomes a label.
-NAMING = ("seed", "method", "optimizer", "policy", "benchmark")
+NAMING = ("seed", "method", "policy", "moments", "benchmark")
 # Keys of a table's row that say something else: a setting of such a name needs a longer label.
 CHOOSES = "chooses"  # the label of runs that choose and are not reported, where they are shown
 RESERVED = ("seed", "method", "policy", "benchmark", "seeds", "diverged", "selected", "validation")
@@ -75,8 +75,8 @@ def label_names(keys: Sequence[str], taken: Collection[str] = ()) -> dict[str, s
 def average_labels(labels: Mapping[str, Any], average: str) -> dict[str, Any]:
     """The labels of the row that a run's average of the weights has beside the weights' own.
 
-    >>> average_labels({"method": "ewc", "policy": "carry", "lr": 0.1}, "task")
-    {'method': 'ewc', 'policy': 'carry, task average', 'lr': 0.1}
+    >>> average_labels({"method": "ewc", "policy": "kept", "lr": 0.1}, "task")
+    {'method': 'ewc', 'policy': 'kept, task average', 'lr': 0.1}
     """
     return {**labels, "policy": f"{labels['policy']}, {AVERAGES[average]}"}
 
@@ -96,8 +96,8 @@ def told_seeds(seeds: Sequence[int]) -> str:
 def run_name(labels: Mapping[str, Any], seed: int) -> str:
     """A run in a few words.
 
-    >>> run_name({"method": "ewc", "policy": "reset", "lr": 0.1}, 3)
-    'ewc reset, lr 0.1, seed 3'
+    >>> run_name({"method": "ewc", "policy": "new", "lr": 0.1}, 3)
+    'ewc new, lr 0.1, seed 3'
     """
     rest = "".join(
         f", {k} {v}" for k, v in labels.items() if k not in ("method", "policy", "row", "seed")
@@ -138,31 +138,31 @@ def _varying(runs: Sequence[Labelled], flats: list[dict[str, Any]]) -> list[str]
 
 
 def policy_name(config: dict[str, Any]) -> str:
-    """`continual`, `reset`, `carry`, or, for an ablation row, what it does with the moments."""
-    name = str(config.get("optimizer", "?"))
-    policy = config.get("policy") or {}
+    """`continual`, `kept`, `new`, or, for an ablation row, what it does with the moments."""
+    name = str(config.get("policy", "?"))
+    moments = config.get("moments") or {}
     if name not in POLICIES and ":" in name:  # a function, with settings of its own
-        told = ", ".join(f"{key} {value}" for key, value in policy.items())
+        told = ", ".join(f"{key} {value}" for key, value in moments.items())
         return f"{name} ({told})" if told else name
-    kept = policy.get("past_dtype", "float32")
+    kept = moments.get("past_dtype", "float32")
     past = "" if kept == "float32" else f" {kept}"
-    if name in POLICIES and _is_usual(policy, POLICIES[name]):
+    if name in POLICIES and _is_usual(moments, POLICIES[name]):
         return name + past
-    moments = f"{policy.get('first_moment')}/{policy.get('second_moment')}"
-    beta3 = policy.get("beta3")
+    both = f"{moments.get('first_moment')}/{moments.get('second_moment')}"
+    beta3 = moments.get("beta3")
     if not beta3:
-        return moments + past
-    return moments + ("+adjust" if beta3 == WARM_UP else f"+adjust {beta3}") + past
+        return both + past
+    return both + ("+adjust" if beta3 == WARM_UP else f"+adjust {beta3}") + past
 
 
-def _is_usual(policy: dict[str, Any], usual: Policy) -> bool:
+def _is_usual(moments: dict[str, Any], usual: Policy) -> bool:
     """Whether nothing differs from the named policy, as far as it matters to an optimizer."""
-    if "beta3" not in policy and usual.second_moment == "task":  # not Continual Adam: v is kept
+    if "beta3" not in moments and usual.second_moment == "task":  # not Continual Adam: v is kept
         usual = replace(usual, second_moment="ema")
     keys = ["boundary", "beta3"]
     if usual.boundary:  # without a boundary nobody asks what happens to the moments there
         keys += ["first_moment", "second_moment"]
-    return all(policy.get(key, getattr(usual, key)) == getattr(usual, key) for key in keys)
+    return all(moments.get(key, getattr(usual, key)) == getattr(usual, key) for key in keys)
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

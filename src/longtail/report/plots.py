@@ -190,7 +190,7 @@ class Plots:
             style: dict[str, Any] = {
                 "marker": MARKERS[self.look.index(g) % len(MARKERS)],
                 "line_color": colour,
-                "fill_color": colour if g.labels.get("policy") != "reset" else None,
+                "fill_color": colour if g.labels.get("policy") != "new" else None,
             }
             size = 15 if self.look.strong(g) else 9
             glyph = Scatter(x="x", y="y", size=size, line_width=2, **style)

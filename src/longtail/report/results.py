@@ -43,8 +43,8 @@ SKIPPED = {
     "__pycache__",
 }
 # What of a configuration a report reads: a name, or a table of settings.
-TYPES = [(name, str, "name") for name in ("benchmark", "method", "optimizer")]
-TYPES += [(name, dict, "table") for name in ("data", "train", "methods", "policy")]
+TYPES = [(name, str, "name") for name in ("benchmark", "method", "policy", "optimizer")]
+TYPES += [(name, dict, "table") for name in ("data", "train", "methods", "moments")]
 
 
 @dataclass(frozen=True)

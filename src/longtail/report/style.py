@@ -17,7 +17,7 @@ COLOURS = [
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
     "#56B4E9", "#A6192E", "#8C6D31", "#777777", "#6A3D9A",
 ]  # fmt: skip
-DASHES = {"continual": "-", "reset": "--", "carry": ":"}
+DASHES = {"continual": "-", "kept": ":", "new": "--"}
 MARKERS = "osD^vP*X"
 MOST_PANELS = 6
 STRONG, PLAIN, THIN = 3.0, 1.8, 1.1  # widths of our lines, of those beside them, of the others
@@ -32,7 +32,7 @@ class Look:
     then, so that ours has the same colour everywhere.
     """
 
-    def __init__(self, groups: list[Group], pair: tuple[str, str] = ("continual", "reset")) -> None:
+    def __init__(self, groups: list[Group], pair: tuple[str, str] = ("continual", "new")) -> None:
         self._pair = pair
         methods, policies = ({g.labels.get(key) for g in groups} for key in ("method", "policy"))
         self._key = "policy" if len(methods) == 1 and len(policies) > 2 else "method"

@@ -47,17 +47,17 @@ METRIC_WORDS = {
 }
 POLICY_WORDS = {
     "continual": Word(
-        "w/ MC",
-        "with the moments kept",
-        "Continual Adam, whose second moments are averaged over all earlier tasks.",
+        "Continual AdamW",
+        "moments of all tasks",
+        "AdamW whose second moments are averaged over all earlier tasks.",
     ),
     "continual_seen": Word(
-        "w/ MC, seen",
-        "with the moments kept of weights moved before",
-        "Continual Adam, with plain Adam's step for weights that no earlier task has moved.",
+        "Continual AdamW, seen",
+        "moments of all tasks, of weights moved before",
+        "Continual AdamW, with plain AdamW's step for weights that no earlier task has moved.",
     ),
-    "reset": Word("w/o MC", "without", "Adam whose moments start at zero with every task."),
-    "carry": Word("carry", "moments carried on", "plain Adam, never told that a task has ended."),
+    "kept": Word("AdamW kept", "one AdamW", "never told that a task has ended."),
+    "new": Word("AdamW new", "a new AdamW", "its moments start at zero with every task."),
 }
 PART_WORDS = {
     "head": "head: the tenth of the tasks with the most training examples",

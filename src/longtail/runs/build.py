@@ -34,7 +34,7 @@ def build_run(config: RunConfig, device: torch.device | str = "cpu") -> Run:
         sequence,
         model,
         method,
-        [config.policy],
+        [config.moments],
         config.train,
         config.seed,
         evaluate=benchmark.evaluate,
@@ -104,7 +104,7 @@ class Stack:
         self.places = [(row_of[k], seed_of[c.seed]) for k, c in zip(keys, configs, strict=True)]
         self.lr = max(row.train.lr for row in self.rows)
         self.policies: list[Policy] = [
-            replace(row.policy, lr_scale=row.train.lr / self.lr if self.lr else 1.0)
+            replace(row.moments, lr_scale=row.train.lr / self.lr if self.lr else 1.0)
             for row in self.rows
         ]
 

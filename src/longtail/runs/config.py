@@ -1,7 +1,7 @@
 """All settings of a run, resolved: where each value comes from and what it may be.
 
-A run is named by ``benchmark``, ``method``, ``optimizer`` (a policy) and ``seed``, and shaped by
-five tables:
+A run is named by ``benchmark``, ``method``, ``policy``, ``optimizer`` (a class) and ``seed``, and
+shaped by five tables:
 
 ======== ============================================ =================================
 table    dataclass                                    defaults overridden by
@@ -9,13 +9,13 @@ table    dataclass                                    defaults overridden by
 data     the benchmark's ``Settings``                 nothing
 train    ``TrainSettings``                            its ``train``, ``method_train[method]``
 methods  the method's ``Settings``                    ``method_settings`` of it and its bases
-policy   ``POLICY_FIELDS`` of ``Policy``               the named optimizer policy
-optim    arguments of the class ``train.optimizer``   nothing
+moments  ``POLICY_FIELDS`` of ``Policy``               the policy
+optim    arguments of the optimizer's class           nothing
 ======== ============================================ =================================
 
 ``train.betas``, ``train.eps`` and ``train.fused`` are Continual Adam's; what other optimizers have
 beyond ``train.lr`` and ``train.weight_decay`` is in ``optim``. A policy that is a function has its
-keyword arguments in ``policy``.
+keyword arguments in ``moments``. Where an optimizer is given and no policy, that is ``kept``.
 
 Later wins: defaults, the benchmark's overrides, a TOML file, flags, ``--set``. A key that no table
 has is refused with the nearest one that exists.
@@ -24,6 +24,7 @@ has is refused with the nearest one that exists.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import hashlib
 import json
@@ -36,7 +37,7 @@ from typing import Any, Literal, get_type_hints
 from longtail import benchmarks, methods
 from longtail.methods import Method
 from longtail.optim.average import DECAY
-from longtail.runs.values import check, flatten, parse, plain, unknown
+from longtail.runs.values import NEAR, check, flatten, parse, plain, unknown
 from longtail.support import doors
 from longtail.support.modules import exists, import_object
 from longtail.training import POLICIES, Policy, TrainSettings
@@ -51,9 +52,10 @@ from longtail.training.optimizer_class import (
 )
 from longtail.training.optimizer_class import names as optimizer_names
 
-TABLES = ("data", "train", "methods", "policy", "optim")
+TABLES = ("data", "train", "methods", "moments", "optim")
 POLICY_FIELDS = ("first_moment", "second_moment", "beta3", "boundary", "past_dtype")
-_HEAD = {"method": "finetune", "optimizer": "continual"}
+POLICY_HELP = "what becomes of the optimizer's state at a task's end: " + ", ".join(POLICIES)
+OPTIMIZER_HELP = "adamw or adam (Continual AdamW, Adam), one of torch.optim, or module:Class"
 _SEED = "the seed"  # stands for it where the settings of a run are text
 # Settings younger than published runs, which keep their ids: not written where they say nothing.
 _YOUNGER = {"tie": "first", "span": "task", "average": "none", "average_decay": DECAY}
@@ -61,7 +63,7 @@ _YOUNGER = {"tie": "first", "span": "task", "average": "none", "average_decay": 
 
 @dataclass(frozen=True)
 class Option:
-    """One setting: ``table`` is empty for method, optimizer and seed."""
+    """One setting: ``table`` is empty for method, policy, optimizer and seed."""
 
     table: str
     name: str
@@ -80,36 +82,42 @@ class RunConfig:
 
     benchmark: str
     method: str
-    optimizer: str
+    policy: str
     seed: int
     data: Any
     train: TrainSettings
     methods: Any
-    policy: Policy
+    moments: Policy
     optim: tuple[tuple[str, Any], ...] = ()  # arguments of the optimizer's class
+
+    @property
+    def optimizer(self) -> str:
+        """Its optimizer's name, or `module:Class`."""
+        return self.train.optimizer
 
     @property
     def chosen(self) -> OptimizerClass:
         """The class of its optimizer."""
-        return find_optimizer(self.train.optimizer)
+        return find_optimizer(self.optimizer)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain nested values, ready for TOML and JSON."""
-        head = {k: getattr(self, k) for k in ("benchmark", "method", "optimizer", "seed")}
+        head = {k: getattr(self, k) for k in ("benchmark", "method", "policy", "optimizer", "seed")}
         tables = {t: plain(vars(getattr(self, t))) for t in ("data", "train", "methods")}
+        del tables["train"]["optimizer"]  # stands in the head
         for key, usual in _YOUNGER.items():
             if tables["train"][key] == usual:
                 del tables["train"][key]
         if not self.chosen.ours:
             for key in ADAM_SETTINGS:
                 del tables["train"][key]
-        fields = policy_fields(self.policy, self.chosen)
-        tables["policy"] = {k: getattr(self.policy, k) for k in fields} | dict(self.policy.settings)
-        if tables["policy"].get("past_dtype") == "float32":  # the same
-            del tables["policy"]["past_dtype"]
+        fields = policy_fields(self.moments, self.chosen)
+        moments = {k: getattr(self.moments, k) for k in fields} | dict(self.moments.settings)
+        if moments.get("past_dtype") == "float32":  # the same
+            del moments["past_dtype"]
         if self.optim:
             tables["optim"] = plain(dict(self.optim))
-        return {**head, **tables, "policy": plain(tables["policy"])}
+        return {**head, **tables, "moments": plain(moments)}
 
     @functools.cached_property  # a study of thousands of runs asks for each a dozen times
     def id(self) -> str:
@@ -187,16 +195,26 @@ def _imported(path: str) -> type[Method]:
 def optimizer_class(name: str) -> OptimizerClass:
     """An optimizer by its name or ``module:Class``."""
     if ":" not in name and name.lower() not in optimizer_names():
-        raise unknown("optimizer", name, optimizer_names())
+        raise _unknown_word("optimizer", name)
     return find_optimizer(name)
+
+
+def _unknown_word(kind: Literal["policy", "optimizer"], name: str) -> ValueError:
+    """The error for an unknown name: it suggests the nearest policy or optimizer."""
+    words = {"policy": list(POLICIES), "optimizer": list(optimizer_names())}
+    own, other = words[kind], "policy" if kind == "optimizer" else "optimizer"
+    nearest = difflib.get_close_matches(name.lower(), [*own, *words[other]], n=1, cutoff=NEAR)
+    if nearest and nearest[0] not in own:
+        return ValueError(
+            f"unknown {kind} {name!r}; did you mean the {other} {nearest[0]!r} (--{other})?"
+        )
+    return unknown(kind, name, own)
 
 
 def policy_named(name: str, chosen: OptimizerClass) -> Policy:
     """The policy of this name or ``module:function`` for an optimizer of this class."""
     if ":" not in name and name not in POLICIES:
-        if name.lower() in optimizer_names():
-            raise ValueError(f"{name!r} is no optimizer policy: it is a value of train.optimizer")
-        raise unknown("optimizer policy", name, POLICIES)
+        raise _unknown_word("policy", name)
     return policy_for(name, chosen)
 
 
@@ -210,34 +228,41 @@ def policy_fields(policy: Policy, chosen: OptimizerClass) -> tuple[str, ...]:
 def options(
     benchmark: str,
     method: str = "finetune",
-    optimizer: str = "continual",
-    optimizer_name: str | None = None,
+    policy: str | None = None,
+    optimizer: str | None = None,
 ) -> list[Option]:
     """Every setting of such a run, with its type, its default and its line of help.
 
     Args:
-        optimizer: the policy.
-        optimizer_name: ``train.optimizer``; None for the benchmark's.
+        policy: None for `usual_policy`.
+        optimizer: its name or ``module:Class``; None for the benchmark's.
     """
     spec = load_benchmark(benchmark)
     cls = method_class(method)
     train = {**spec.train, **spec.method_train.get(method, {})}
-    chosen = optimizer_class(str(optimizer_name or train.get("optimizer", "adamw")))
-    policy = policy_named(optimizer, chosen)
+    usual = str(train.pop("optimizer", "adamw"))
+    chosen = optimizer_class(usual if optimizer is None else optimizer)
+    moments = policy_named(usual_policy(optimizer) if policy is None else policy, chosen)
     head = [
         Option("", "method", str, "finetune", f"one of {', '.join(method_names())}"),
-        Option("", "optimizer", str, "continual", f"optimizer policy: {', '.join(POLICIES)}"),
+        Option("", "policy", str, usual_policy(optimizer), POLICY_HELP),
+        Option("", "optimizer", str, usual, OPTIMIZER_HELP),
         Option("", "seed", int, 0, "seed of the order, the model, the batches and the buffers"),
     ]
-    foreign = () if chosen.ours else ADAM_SETTINGS
+    elsewhere = ("optimizer", *(() if chosen.ours else ADAM_SETTINGS))
     return [
         *head,
         *_fields("data", spec.Settings, {}),
-        *(o for o in _fields("train", TrainSettings, train) if o.name not in foreign),
+        *(o for o in _fields("train", TrainSettings, train) if o.name not in elsewhere),
         *_fields("methods", cls.Settings, _method_settings(spec, method, cls)),
-        *_policy_options(policy, chosen),
+        *_moment_options(moments, chosen),
         *(_option("optim", s, f"of {chosen.name}") for s in chosen.settings()),
     ]
+
+
+def usual_policy(optimizer: str | None) -> str:
+    """The policy of a run that names none: an optimizer that somebody names is kept."""
+    return "continual" if optimizer is None else "kept"
 
 
 def _method_settings(
@@ -254,14 +279,14 @@ def _method_settings(
     return {**inherited, **spec.method_settings.get(method, {})}
 
 
-def _policy_options(policy: Policy, chosen: OptimizerClass) -> list[Option]:
+def _moment_options(policy: Policy, chosen: OptimizerClass) -> list[Option]:
     fields = policy_fields(policy, chosen)
     usual = {k: getattr(policy, k) for k in fields}
-    found = [o for o in _fields("policy", Policy, usual) if o.name in fields]
+    found = [o for o in _fields("moments", Policy, usual) if o.name in fields]
     if not chosen.ours:  # nothing of theirs is averaged over tasks
         found = [replace(o, type=Literal["reset", "ema"]) for o in found]
     settings = function_settings(policy.function) if policy.function else []
-    return found + [_option("policy", s, f"of {policy.name}") for s in settings]
+    return found + [_option("moments", s, f"of {policy.name}") for s in settings]
 
 
 def _option(table: str, setting: Setting, text: str) -> Option:
@@ -341,10 +366,9 @@ def resolve(
     if len(benchmarks_named) != 1:
         raise ValueError(f"name one benchmark, got {', '.join(sorted(benchmarks_named)) or 'none'}")
     name = benchmarks_named.pop()
-    named = ("method", "optimizer", "train.optimizer")
+    named = ("method", "policy", "optimizer")
     head = {k: str(v) for layer in layers for k, v in layer.items() if k in named}
-    method, optimizer = (head.get(k, d) for k, d in _HEAD.items())
-    known = options(name, method, optimizer, head.get("train.optimizer"))
+    known = options(name, head.get("method", "finetune"), head.get("policy"), head.get("optimizer"))
 
     values = {o.key: o.default for o in known}
     for layer in layers:
@@ -361,16 +385,17 @@ def resolve(
     def table(name: str) -> dict[str, Any]:
         return {o.name: values[o.key] for o in known if o.table == name}
 
-    chosen = optimizer_class(values["train.optimizer"])
+    method, policy = values["method"], values["policy"]
+    chosen = optimizer_class(values["optimizer"])
     return RunConfig(
         benchmark=name,
         method=method,
-        optimizer=optimizer,
+        policy=policy,
         seed=values["seed"],
         data=_build(load_benchmark(name).Settings, table("data"), "data"),
         train=_build(TrainSettings, {**table("train"), "optimizer": chosen.name}, "train"),
         methods=_build(method_class(method).Settings, table("methods"), "methods"),
-        policy=_policy(policy_named(optimizer, chosen), chosen, table("policy")),
+        moments=_policy(policy_named(policy, chosen), chosen, table("moments")),
         optim=tuple(table("optim").items()),
     )
 
@@ -433,10 +458,10 @@ def cannot_stack(config: RunConfig) -> str | None:
         return f"{config.method} does not say that it can be stacked"
     if not config.chosen.elementwise:
         return f"{config.chosen.name} is not known to be elementwise"
-    if config.policy.function and not getattr(
-        find_function(config.policy.function), "elementwise", False
+    if config.moments.function and not getattr(
+        find_function(config.moments.function), "elementwise", False
     ):
-        return f"{config.policy.name} is not known to be elementwise"
+        return f"{config.policy} is not known to be elementwise"
     return None
 
 
@@ -456,9 +481,9 @@ def stack_key(config: RunConfig) -> str:
 def _stack_key(config: RunConfig, may_differ: tuple[str, ...]) -> str:
     tree = config.as_dict()
     del tree["seed"]
-    if config.chosen.ours and not config.policy.function:
-        del tree["optimizer"]
-        tree["policy"] = tree["policy"]["boundary"]
+    if config.chosen.ours and not config.moments.function:
+        del tree["policy"]
+        tree["moments"] = tree["moments"]["boundary"]
     del tree["train"]["lr"]
     for field in may_differ:
         del tree["data"][field]

@@ -56,7 +56,7 @@ def change(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
 def code_of(config: RunConfig) -> dict[str, str]:
     """The user's code behind a run, by the names of its files in the project."""
     modules = [config.benchmark, load_benchmark(config.benchmark).build.__module__]
-    for path in (config.method, config.train.optimizer, config.optimizer):
+    for path in (config.method, config.optimizer, config.policy):
         if ":" in path:
             modules += [path.partition(":")[0], str(import_object(path).__module__)]
     modules.append(method_class(config.method).__module__)

@@ -232,7 +232,7 @@ def logged(
         return inner
     tree = config.as_dict()
     method = own_name(config.method)
-    name = name or f"{tree['benchmark']}-{method}-{tree['optimizer']}-s{tree['seed']}"
+    name = name or f"{tree['benchmark']}-{method}-{tree['policy']}-s{tree['seed']}"
     for tool in tools:
         require(tool)
 

@@ -293,7 +293,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 def _title(config: RunConfig) -> str:
-    return f"{config.benchmark}, {config.method}, {config.optimizer}, seed {config.seed}"
+    return f"{config.benchmark}, {config.method}, {config.policy}, seed {config.seed}"
 
 
 def _write_weights(files: RunFiles, run: Run) -> None:

@@ -77,9 +77,9 @@ def try_to_stack(config: RunConfig) -> None:
     if not is_ours(kind):
         try_method(kind, asdict(config.methods))
     package = config.chosen.kind.__module__.partition(".")[0]
-    function = config.policy.function
+    function = config.moments.function
     if package not in _TRUSTED or (function and not is_ours(find_function(function))):
-        try_optimizer(config.chosen, dict(config.optim), config.policy)
+        try_optimizer(config.chosen, dict(config.optim), config.moments)
 
 
 def try_benchmark(config: RunConfig, seeds: Sequence[int]) -> None:
@@ -181,7 +181,7 @@ def _trial(spec: BenchmarkSpec[Any], config: RunConfig, built: dict[int, Benchma
         return model_of(built[seed], config)(seed)
 
     settings = replace(SETTINGS, optimizer=config.chosen.name)
-    policy = replace(config.policy, lr_scale=1.0)
+    policy = replace(config.moments, lr_scale=1.0)
     both = seeds[0], seeds[1]
     return Trial(make_sequence, make_model, make_method, policy, settings, dict(config.optim), both)
 

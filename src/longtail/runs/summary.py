@@ -72,7 +72,7 @@ def _curve(run: Run) -> dict[str, Any]:
 
 
 def _result(
-    metrics: Mapping[str, Any], run: Run, config: RunConfig, policy: dict[str, Any] | None = None
+    metrics: Mapping[str, Any], run: Run, config: RunConfig, moments: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """What summary.json says, where ``metrics`` are finite numbers or None."""
     called = own_name(config.method)
@@ -80,8 +80,8 @@ def _result(
         **metrics,
         **({"method_name": called} if called != config.method else {}),
         "tasks": len(run.sequence),
-        "optimizer": _policy_name(config),
-        "policy": finite(config.as_dict()["policy"] if policy is None else policy),
+        "policy": _policy_name(config),
+        "moments": finite(config.as_dict()["moments"] if moments is None else moments),
         "score": run.scores[0].name,
         "scores": {
             score.name: {"unit": score.unit, "higher_is_better": score.higher_is_better}
@@ -92,10 +92,10 @@ def _result(
 
 def _policy_name(config: RunConfig) -> str:
     """The policy's name, marked where its settings are not those that go by this name."""
-    known = policy_named(config.optimizer, config.chosen)
+    known = policy_named(config.policy, config.chosen)
     fields = policy_fields(known, config.chosen)
-    same = all(getattr(config.policy, k) == getattr(known, k) for k in fields)
-    return config.optimizer + ("" if same else " (changed)")
+    same = all(getattr(config.moments, k) == getattr(known, k) for k in fields)
+    return config.policy + ("" if same else " (changed)")
 
 
 def stack_summaries(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
@@ -107,7 +107,7 @@ def stack_summaries(stack: Stack) -> tuple[list[dict[str, Any]], dict[str, np.nd
     entries = []
     for config, place in zip(stack.configs, stack.places, strict=True):
         told = config.as_dict()
-        found = _result(_at(metrics, place), stack.run, config, told["policy"])
+        found = _result(_at(metrics, place), stack.run, config, told["moments"])
         found |= _diverged(diverged[place[0]][place[1]])
         entries.append({"id": config.id, "config": told, "summary": found})
     rows, seeds = (list(numbers) for numbers in zip(*stack.places, strict=True))

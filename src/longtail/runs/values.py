@@ -27,9 +27,9 @@ def unknown(kind: str, name: str, known: Iterable[str], further: str = "") -> Va
     table, _, last = name.rpartition(".")
     # "train.foo" is close to "train.lr" as a string, by its table alone: that is no typo of it
     alike = [k for k in known if _alike(last, k.rpartition(".")[2])]
-    near = difflib.get_close_matches(name, alike, n=1, cutoff=NEAR)
-    if not near:  # "lr" is not close to "train.lr" as a string, but it is what was meant
-        near = [k for k in known if k.rpartition(".")[2] == last][:1]
+    # "lr" is not close to "train.lr" as a string, but it is what was meant
+    near = [k for k in known if k.rpartition(".")[2] == last][:1]
+    near = near or difflib.get_close_matches(name, alike, n=1, cutoff=NEAR)
     of_table = [k for k in known if table and k.startswith(f"{table}.")]
     others = ", ".join(sorted(of_table or known)) or "none"
     hint = f"did you mean {near[0]!r}?" if near else f"known: {others}"

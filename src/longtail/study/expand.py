@@ -11,7 +11,6 @@ from typing import Any
 
 from longtail.report.labelling import label_names, method_labels
 from longtail.runs.config import (
-    POLICY_FIELDS,
     Option,
     RunConfig,
     optimizer_class,
@@ -20,10 +19,18 @@ from longtail.runs.config import (
     resolve,
 )
 from longtail.runs.values import flatten, parse, unknown
-from longtail.study.file import MOST_RUNS, ROW_TABLES, Study, parse_seeds, setting_of
+from longtail.study.file import (
+    MOST_RUNS,
+    ROW_KEYS,
+    ROW_TABLES,
+    Study,
+    parse_seeds,
+    setting_of,
+)
 from longtail.training.optimizer_class import ADAM_SETTINGS
 
 _ADAM_KEYS = {f"train.{name}" for name in ADAM_SETTINGS}
+MOMENT_LABELS = ("first_moment", "second_moment", "past_dtype")  # of a row's moments, in its labels
 OWN = ("methods", "optim")  # tables whose settings one method or optimizer has and another has not
 
 
@@ -74,7 +81,7 @@ def _policies_of(study: Study, method: str) -> Iterable[dict[str, Any]]:
     named = [r for r in rows if "methods" in r]
     if method != "multitask" or named:
         return named if method == "multitask" else rows
-    return [{"name": "reset", "optimizer": "reset"}]
+    return [{"name": "new", "policy": "new"}]
 
 
 def grid_of(study: Study, method: str) -> dict[str, list[Any]]:
@@ -91,24 +98,22 @@ def grid_of(study: Study, method: str) -> dict[str, list[Any]]:
 def _row_settings(policy: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a row of [[policies]] has for itself."""
     row = flatten({table: policy.get(table, {}) for table in ROW_TABLES})
-    return row | {f"policy.{k}": policy[k] for k in POLICY_FIELDS if k in policy}
+    return row | {key: policy[key] for key in ("policy", "optimizer") if key in policy}
 
 
 def _grid_of_row(study: Study, method: str, policy: Mapping[str, Any]) -> dict[str, list[Any]]:
     """`grid_of` a method without what the row sets itself, and without what no run of it has."""
-    row, optimizer = _row_settings(policy), policy.get("optimizer", "continual")
+    row = _row_settings(policy)
     grid = {k: v for k, v in grid_of(study, method).items() if k not in row}
-    if "train.optimizer" in grid:
+    if "optimizer" in grid:
         return grid
-    given = {"method": method, "optimizer": optimizer, **study.fixed, **row}
-    known = {o.key for o in _options(study, method, optimizer, given)}
+    known = {o.key for o in _options(study, method, {**study.fixed, **row})}
     return {k: v for k, v in grid.items() if k in known or k.partition(".")[0] not in OWN}
 
 
 def _combinations(
     study: Study, method: str, policy: Mapping[str, Any]
 ) -> Iterable[tuple[dict[str, Any], dict[str, Any]]]:
-    optimizer = policy.get("optimizer", "continual")
     row = _row_settings(policy)
     called = method_labels({m: own_name(m) for m in study.methods})[method]
     labels: dict[str, Any] = {"method": called, "policy": str(policy["name"]), **_labels(policy)}
@@ -118,9 +123,9 @@ def _combinations(
     ours = any(map(_ours, _optimizer_names(study)))
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
-        shared = {"method": method, "optimizer": optimizer, **study.fixed}
+        shared = {"method": method, **study.fixed}
         given = {**shared, **row, **chosen}
-        known = {o.key for o in _options(study, method, optimizer, given)}
+        known = {o.key for o in _options(study, method, given)}
         # A method without the setting (finetune and a buffer's size) has one run, not several; nor
         # is there one for every momentum of an optimizer without any.
         left_out = {k for k in chosen if k.partition(".")[0] in OWN and k not in known}
@@ -129,7 +134,7 @@ def _combinations(
         settings = {
             **shared,
             **_settings_of(study.method_settings, "methods", method, known),
-            **_settings_of(study.optimizer_settings, "optim", given.get("train.optimizer"), known),
+            **_settings_of(study.optimizer_settings, "optim", given.get("optimizer"), known),
             **row,
             **chosen,
         }
@@ -137,26 +142,21 @@ def _combinations(
         yield {k: v for k, v in settings.items() if k not in left_out}, {**labels, **named}
 
 
-def _options(
-    study: Study, method: str, optimizer: str, given: Mapping[str, Any]
-) -> Iterable[Option]:
-    name = given.get("train.optimizer")
-    return options(study.benchmark, method, optimizer, None if name is None else str(name))
+def _options(study: Study, method: str, given: Mapping[str, Any]) -> Iterable[Option]:
+    policy, optimizer = given.get("policy"), given.get("optimizer")
+    name = None if optimizer is None else str(optimizer)
+    return options(study.benchmark, method, policy, name)
 
 
 def _optimizer_names(study: Study) -> list[str | None]:
     """The optimizers that a study may train with; None for the benchmark's own."""
-    rows = [row["train"]["optimizer"] for row in study.policies if "optimizer" in _train(row)]
-    found = [*study.grid.get("train.optimizer", ()), *rows]
-    if "train.optimizer" in study.fixed:
-        found.append(study.fixed["train.optimizer"])
-    elif len(rows) < len(study.policies) and "train.optimizer" not in study.grid:
+    rows = [row["optimizer"] for row in study.policies if "optimizer" in row]
+    found = [*study.grid.get("optimizer", ()), *rows]
+    if "optimizer" in study.fixed:
+        found.append(study.fixed["optimizer"])
+    elif len(rows) < len(study.policies) and "optimizer" not in study.grid:
         found.append(None)
     return found
-
-
-def _train(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return row.get("train", {})
 
 
 def _ours(name: str | None) -> bool:
@@ -165,9 +165,10 @@ def _ours(name: str | None) -> bool:
 
 def _labels(policy: Mapping[str, Any]) -> dict[str, Any]:
     """What a row of [[policies]] adds to the table, beside its name."""
-    used = ("name", "optimizer", "methods", "beta3", "boundary", *ROW_TABLES)
-    labels = {k: v for k, v in policy.items() if k not in used}
-    return {**labels, "lr_adjust": policy["beta3"] > 0} if "beta3" in policy else labels
+    labels = {k: v for k, v in policy.items() if k not in ROW_KEYS}
+    moments = policy.get("moments", {})
+    labels |= {k: moments[k] for k in MOMENT_LABELS if k in moments}
+    return {**labels, "lr_adjust": moments["beta3"] > 0} if "beta3" in moments else labels
 
 
 def _settings_of(

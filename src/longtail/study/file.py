@@ -3,7 +3,8 @@
     name = "my_study"                       # default: the file's name
     benchmark = "synthetic"
     methods = ["finetune", "ewc"]
-    optimizers = ["continual", "reset"]     # or [[policies]], named ablation rows
+    policies = ["continual", "new"]         # or [[policies]], named ablation rows
+    optimizer = "adamw"                     # default: the benchmark's
     seeds = "0-9"                           # or [0, 1, 5]
     stack = true                            # train runs as one program where the benchmark can
 
@@ -16,7 +17,7 @@
     [method.ewc]
     strength = 2.0                          # for one
     [optim]
-    momentum = 0.9                          # for every optimizer (train.optimizer) that has it
+    momentum = 0.9                          # for every optimizer that has it
     [optim.sgd]
     nesterov = true                         # for one
 
@@ -24,12 +25,12 @@
     "data.setting" = ["same", "perturb", "shift"]
     "method.ewc.strength" = [1.0, 10.0]     # for one method alone
 
-    [[policies]]                            # in place of `optimizers`
+    [[policies]]                            # in place of `policies`
     name = "both kept"                      # further keys (row = 9) become columns of the table
-    first_moment = "task"
-    second_moment = "task"
-    beta3 = 0.0
-    train = { optimizer = "sgd", lr = 0.1 }  # settings of this row alone; also optim, policy
+    policy = "continual"                    # default: kept where an optimizer is named
+    optimizer = "adam"
+    moments = { first_moment = "task", second_moment = "task", beta3 = 0.0 }
+    train = { lr = 0.1 }                    # settings of this row alone; also optim
 
     [select]                                # report only the best value, by validation score
     key = "train.lr"                        # or several: ["train.lr", "methods.strength"]
@@ -65,7 +66,7 @@ from longtail.support.machine import most_threads
 
 MOST_RUNS = 1_000_000  # of a study: all are named before the first begins
 KEYS: dict[str, Any] = {
-    "name": str, "benchmark": str, "methods": Any, "optimizers": list[str], "seeds": Any,
+    "name": str, "benchmark": str, "methods": Any, "optimizer": str, "seeds": Any,
     "stack": bool, "data": dict, "train": dict, "method": dict, "optim": dict, "grid": dict,
     "policies": Any, "select": dict, "resources": dict, "report": dict,
 }  # fmt: skip
@@ -78,10 +79,10 @@ TABLES: dict[str, dict[str, Any]] = {
         "average": bool | Literal["beside"],
     },
 }  # fmt: skip
-ROW_TABLES = ("train", "optim", "policy")  # settings of a row of [[policies]] alone
-ROW_KEYS = ("name", "optimizer", "methods", *POLICY_FIELDS, *ROW_TABLES)
+ROW_TABLES = ("train", "optim", "moments")  # settings of a row of [[policies]] alone
+ROW_KEYS = ("name", "policy", "optimizer", "methods", *ROW_TABLES)
 # What names a run has keys of its own, in the plural, and is not for [grid].
-PLURALS = {"seed": "seeds", "method": "methods", "optimizer": "optimizers"}
+PLURALS = {"seed": "seeds", "method": "methods", "policy": "policies"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Study:
     methods: list[str]
     policies: list[dict[str, Any]]
     seeds: list[int]
-    fixed: dict[str, Any]  # data.* and train.*
+    fixed: dict[str, Any]  # optimizer, data.* and train.*
     method_settings: dict[str, Any]
     optimizer_settings: dict[str, Any]
     grid: dict[str, list[Any]]
@@ -117,7 +118,7 @@ def read_study(path: Path, seeds: str | None = None) -> Study:
         methods=tree["methods"],
         policies=tree["policies"],
         seeds=_all_seeds(seeds if seeds is not None else tree.get("seeds", [0]), tree),
-        fixed=flatten({k: tree.get(k, {}) for k in ("data", "train")}),
+        fixed=flatten({k: tree[k] for k in ("optimizer", "data", "train") if k in tree}),
         method_settings=tree.get("method", {}),
         optimizer_settings=tree.get("optim", {}),
         grid=tree["grid"],
@@ -232,8 +233,6 @@ def _checked(tree: Mapping[str, Any]) -> dict[str, Any]:
         select["seeds"] = parse_seeds(select["seeds"])
     elif "train" in select:
         raise ValueError("select.train is for select.seeds, and there are none")
-    if "optimizers" in found and not found["optimizers"]:
-        raise ValueError("optimizers must be a list of names, got []")
     return {**found, "methods": methods, "policies": _policies(found, methods)}
 
 
@@ -253,14 +252,13 @@ def _texts(value: Any) -> bool:
 
 
 def _policies(tree: Mapping[str, Any], methods: Sequence[str]) -> list[dict[str, Any]]:
-    """Named rows: those of [[policies]], else one for every optimizer policy."""
-    rows = tree.get("policies")
-    if rows is None:
-        return [{"name": o, "optimizer": o} for o in tree.get("optimizers", ["continual", "reset"])]
-    if "optimizers" in tree:
-        raise ValueError("optimizers and [[policies]]: a study has one of them, not both")
+    """Named rows: those of [[policies]], else one for every policy's name."""
+    chosen = "optimizer" in tree or "optimizer" in tree["grid"]
+    rows = tree.get("policies", ["kept"] if chosen else ["continual", "new"])
+    if _texts(rows):
+        return [{"name": policy, "policy": policy} for policy in rows]
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"policies must be rows, each begun by [[policies]], got {rows!r}")
+        raise ValueError(f"policies must be names or rows of [[policies]], got {rows!r}")
     for row in rows:
         _row(row, methods)
     taken: set[tuple[str, str]] = set()
@@ -276,22 +274,26 @@ def _row(row: Mapping[str, Any], methods: Sequence[str]) -> None:
     if "name" not in row:
         raise ValueError(f"a row of [[policies]] has no name: {row}")
     for key, value in row.items():  # other keys are columns of the table, unless they look like one
-        near = difflib.get_close_matches(key, ROW_KEYS, n=1, cutoff=0.75)
+        near = difflib.get_close_matches(key, (*ROW_KEYS, *POLICY_FIELDS), n=1, cutoff=0.75)
         if key not in ROW_KEYS and near:
+            hint = f"did you mean {near[0]!r}?"
+            if near[0] in POLICY_FIELDS:
+                hint = f"{near[0]} belongs in its table `moments`"
             raise ValueError(
-                f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
-                f"did you mean {near[0]!r}?"
+                f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: {hint}"
             )
         if key in ROW_TABLES:
             if not isinstance(value, dict):
                 raise ValueError(f"{key} of the row {row['name']!r} must be a table, got {value!r}")
-        elif key in RESERVED or measured(key):
+        elif key not in ROW_KEYS and (key in RESERVED or measured(key)):
             raise ValueError(
                 f"{key} = {value!r} in the row {row['name']!r} of [[policies]]: "
                 "a table has another column of this name"
             )
-    check(row.get("optimizer", ""), str, f"optimizer of the row {row['name']!r}")
-    check(row.get("beta3", 0.0), float, f"beta3 of the row {row['name']!r}")
+    for key in ("policy", "optimizer"):
+        check(row.get(key, ""), str, f"{key} of the row {row['name']!r}")
+    beta3 = row.get("moments", {}).get("beta3", 0.0)
+    check(beta3, float, f"beta3 of the row {row['name']!r}")
     only = row.get("methods", list(methods))
     if not _texts(only):
         raise ValueError(

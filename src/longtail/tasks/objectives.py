@@ -15,7 +15,7 @@ Outputs = Any
 
 # A summary has other things under these names, and the further scores beside them.
 _TAKEN = {"RP", "LP", "FGT", "BWT", "average", "breakdown", "diverged_at", "method_name", "policy"}
-_TAKEN |= {"nonfinite_losses", "optimizer", "score", "scores", "tasks"}
+_TAKEN |= {"nonfinite_losses", "moments", "score", "scores", "tasks"}
 _TAKEN |= {"validation", "validation_by_task"}
 
 

@@ -1,4 +1,4 @@
-"""The training loop: one optimizer policy, one method, one sequence of tasks, one seed.
+"""The training loop: one policy, one method, one sequence of tasks, one seed.
 
 `loop.py` holds `train`, short enough to read in one go; what it calls lies in the files beside it.
 """

@@ -6,8 +6,8 @@ policy          Continual Adam(W)          other optimizers
 continual       ``end_task()``             their own ``end_task()`` where they have one; else first
                                            moments start again and second moments are kept
 continual_seen  ``end_task()``             refused
-reset           ``end_task()``, all reset  as they were when new
-carry           nothing                    nothing
+kept            nothing                    nothing
+new             ``end_task()``, all reset  as they were when new
 a function      ``function(optimizer, model, task, **settings)`` and nothing else
 ==============  =========================  =======================================================
 
@@ -41,17 +41,17 @@ def policy_for(name: str, chosen: OptimizerClass) -> Policy:
     """
     if ":" in name:
         find_function(name)
-        return replace(POLICIES["carry"], name=name, boundary=True, function=name)
+        return replace(POLICIES["kept"], name=name, boundary=True, function=name)
     policy = POLICIES[name]
     if chosen.ours or policy.function:
         return policy
     if policy.second_moment == "task_seen":
-        raise ValueError(f"optimizer policy {name!r} needs Continual Adam, not {chosen.name!r}")
+        raise ValueError(f"policy {name!r} needs Continual Adam, not {chosen.name!r}")
     if policy.second_moment == "task":
         if chosen.moments is None and not issubclass(chosen.kind, EndsTasks):
             raise ValueError(
-                f"optimizer policy {name!r} does not know the state of {chosen.name!r}: give its "
-                "class an end_task() method, or choose reset, carry or a function of yours"
+                f"policy {name!r} does not know the state of {chosen.name!r}: give its "
+                "class an end_task() method, or choose kept, new or a function of yours"
             )
         return replace(policy, second_moment="ema", beta3=0.0)
     return policy
@@ -79,7 +79,7 @@ def end_task(run: Run, task: int) -> None:
         try:
             end_task_of_other(optimizer, first, second)
         except TypeError as error:
-            raise ValueError(f"optimizer policy {policy.name!r}: {error}") from None
+            raise ValueError(f"policy {policy.name!r}: {error}") from None
 
 
 def _renew(run: Run) -> None:

@@ -74,7 +74,7 @@ class Run:
         model: a plain module, or `Replicas` with one policy per entry of `policies`. One that takes
             its inputs by name, as those of Hugging Face do, is given inputs that are dicts so.
         method: built on that model.
-        policies: optimizer policies, one for a plain module.
+        policies: what becomes of the optimizer at a boundary, one for a plain module.
         settings: see `TrainSettings`.
         seed: an int, or a LongTensor with one seed per replica; orders the batches.
         evaluate: an `Evaluator` in place of the usual one; or a function, called as

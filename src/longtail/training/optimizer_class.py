@@ -236,16 +236,16 @@ def find_function(path: str) -> Any:
     try:
         found = import_object(path)
     except ImportError as error:
-        raise ValueError(f"optimizer policy {path!r} cannot be imported: {error}") from None
+        raise ValueError(f"policy {path!r} cannot be imported: {error}") from None
     if not callable(found) or isinstance(found, type):
-        raise ValueError(f"optimizer policy {path!r} is not a function")
+        raise ValueError(f"policy {path!r} is not a function")
     signature = inspect.signature(found)
     settings = {p.name: None for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     try:
         signature.bind(None, None, 0, **settings)
     except TypeError:
         raise ValueError(
-            f"optimizer policy {path!r} must be a function of (optimizer, model, task), with "
+            f"policy {path!r} must be a function of (optimizer, model, task), with "
             "settings as keyword-only arguments"
         ) from None
     return found

@@ -1,7 +1,7 @@
 """What the paper's claims become on FS-Mol, a field it never looked at.
 
 Each side has the learning rate that its own validation molecules chose, and there are two other
-sides: `reset`, a fresh optimizer for every task, and `carry`, Adam that is not told about tasks.
+sides: `new`, a fresh optimizer for every task, and `kept`, Adam that is not told about tasks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from longtail.report.labelling import NO_WARM_UP
 from longtail.report.labels import method_names
 
 OURS = "continual"
-OTHERS = {"reset": "a fresh optimizer for every task", "carry": KEPT}
+OTHERS = {"new": "a fresh optimizer for every task", "kept": KEPT}
 HALF = 0.5  # of the way from Finetune to multi-task training
 
 Variant = dict[str, Any]  # method, and buffer where it has one
@@ -59,15 +59,15 @@ def _name(variant: Variant) -> str:
 
 
 def _raises(rows: Rows, variant: Variant) -> Claim:
-    ours, theirs = (find(rows, policy=policy, **variant) for policy in (OURS, "reset"))
+    ours, theirs = (find(rows, policy=policy, **variant) for policy in (OURS, "new"))
     text = f"{_name(variant)}: MC raises RP"
     return above(text, ours, theirs, **with_and_without(ours, theirs))
 
 
 def _forgets_less(rows: Rows, variant: Variant) -> Claim:
-    ours, theirs = (find(rows, policy=policy, **variant) for policy in (OURS, "reset"))
-    text = f"{_name(variant)}: MC forgets less than {OTHERS['reset']}"
-    numbers = {"with_mc": ours["FGT"], "reset": theirs["FGT"]}
+    ours, theirs = (find(rows, policy=policy, **variant) for policy in (OURS, "new"))
+    text = f"{_name(variant)}: MC forgets less than {OTHERS['new']}"
+    numbers = {"with_mc": ours["FGT"], "new": theirs["FGT"]}
     return above(text, ours, theirs, "FGT", lower=True, **numbers)
 
 
@@ -82,7 +82,7 @@ def _closes_half(rows: Rows, variant: Variant) -> Claim:
 
     ours - start >= HALF (top - start) is what has to be told from zero.
     """
-    top, start = find(rows, method="multitask"), find(rows, method="finetune", policy="reset")
+    top, start = find(rows, method="multitask"), find(rows, method="finetune", policy="new")
     ours = find(rows, policy=OURS, **variant)
     found = margin([(1.0, ours), (HALF - 1.0, start), (-HALF, top)])
     way = top["RP"] - start["RP"]

@@ -26,7 +26,7 @@ from longtail.report.checks import (
 )
 from longtail.report.labels import method_names
 
-POLICIES = ("continual", "reset")
+POLICIES = ("continual", "new")
 DERPP_ELSEWHERE = 85.6  # DER++ (Buzzega et al., 2020), S-MNIST, class-incremental, buffer 200
 ONE_TASK = (18.0, 21.0)  # all of the last task and nothing else: 19 to 20
 

@@ -52,8 +52,8 @@ def nlp5_long_tail(rows: Rows) -> list[Claim]:
 def _pairs(rows: Rows) -> dict[str, tuple[Row, Row]]:
     """Rows with MC and without, of the methods that have both."""
     return {
-        m: (find(rows, method=m, policy="continual"), find(rows, method=m, policy="reset"))
-        for m in methods_with(rows, ("continual", "reset"))
+        m: (find(rows, method=m, policy="continual"), find(rows, method=m, policy="new"))
+        for m in methods_with(rows, ("continual", "new"))
     }
 
 

@@ -34,7 +34,7 @@ METHOD_BYTES = {
     "reservoir_cofima": 8, "multitask": 0,
 }  # fmt: skip
 POLICY_BYTES = {
-    "reset": 0, "carry": 0, "Adam-Rel": 0, "MoFO": 0, "MoFO with MC": 4, "UPGD": 4, "BAdam": 8,
+    "new": 0, "kept": 0, "Adam-Rel": 0, "MoFO": 0, "MoFO with MC": 4, "UPGD": 4, "BAdam": 8,
     "multitask": 0,
 }  # fmt: skip
 OURS = "continual"
@@ -65,7 +65,7 @@ def is_ours(row: Row) -> bool:
 
 def name_of(row: Row) -> str:
     """What a claim calls a row."""
-    known = {"continual": "with MC", "carry": "Adam kept", "reset": "fresh Adam"}
+    known = {"continual": "with MC", "kept": "Adam kept", "new": "fresh Adam"}
     known[NO_WARM_UP] = "with MC but no warm-up"
     policy, comma, further = str(row["policy"]).partition(", ")
     return f"{method_names()[row['method']]}, {known.get(policy, policy)}{comma}{further}"
@@ -168,7 +168,7 @@ def _pairs(rows: Rows, better: Better) -> list[Claim]:
     """Each part of a rival under the policy of AdamW that is kept, and with MC."""
     found = []
     for text, (first, second) in PAIRS.items():
-        for policy, told in (("carry", "Adam kept"), (OURS, "with MC")):
+        for policy, told in (("kept", "Adam kept"), (OURS, "with MC")):
             try:
                 pair = [find(rows, method=m, policy=policy) for m in (first, second)]
             except KeyError:
@@ -183,8 +183,8 @@ def _with_mc(rows: Rows, better: Better) -> list[Claim]:
     bare: list[Claim] = []
     for method in dict.fromkeys(row["method"] for row in rows):
         own, name = {r["policy"]: r for r in rows if r["method"] == method}, method_names()[method]
-        if OURS in own and "carry" in own:
-            found.append(better(name, own[OURS], own["carry"]))
+        if OURS in own and "kept" in own:
+            found.append(better(name, own[OURS], own["kept"]))
         if OURS in own and NO_WARM_UP in own:
             text = f"{name}: MC without its warm-up retains more than with it"
             bare.append(better(text, own[NO_WARM_UP], own[OURS]))
@@ -199,7 +199,7 @@ def _averages(rows: Rows, better: Better) -> list[Claim]:
     """An average of the weights against the weights, each at its own rate."""
     found = []
     for method in ("finetune", "reservoir", "derpp"):
-        for policy in ("carry", f"carry{CONSTANT}", OURS, f"{OURS}{CONSTANT}", NO_WARM_UP):
+        for policy in ("kept", f"kept{CONSTANT}", OURS, f"{OURS}{CONSTANT}", NO_WARM_UP):
             for kind in AVERAGES.values():
                 try:
                     average = find(rows, method=method, policy=f"{policy}, {kind}")
@@ -216,7 +216,7 @@ def _constant_rate(rows: Rows, better: Better) -> list[Claim]:
     """A rate that is constant within a task against one that decays: the weights, their average."""
     found = []
     for method in ("finetune", "reservoir"):
-        for policy in ("carry", OURS):
+        for policy in ("kept", OURS):
             for more in ("", f", {AVERAGES['task']}"):
                 try:
                     constant = find(rows, method=method, policy=policy + CONSTANT + more)

@@ -77,9 +77,9 @@ def figure2(rows: Rows) -> list[Claim]:
 
     The paper's Adam starts anew with every task; ours may also be kept.
     """
-    others = {"reset": "Adam"}
-    if any(r["policy"] == "carry" for r in rows):
-        others["carry"] = KEPT
+    others = {"new": "Adam"}
+    if any(r["policy"] == "kept" for r in rows):
+        others["kept"] = KEPT
     claims = []
     for policy, name in others.items():
         for setting in RELATED:
@@ -97,7 +97,7 @@ def methods(rows: Rows) -> list[Claim]:
     names = list(dict.fromkeys(r["method"] for r in rows if r["method"] != "multitask"))
     claims = []
     for method in names:
-        ours, theirs = (find(rows, method=method, policy=p) for p in ("continual", "reset"))
+        ours, theirs = (find(rows, method=method, policy=p) for p in ("continual", "new"))
         numbers = with_and_without(ours, theirs)
         name = method_names()[method]
         claims.append(above(f"{name}: MC lowers RP", ours, theirs, lower=True, **numbers))
@@ -113,7 +113,7 @@ def methods(rows: Rows) -> list[Claim]:
 
 def _growth_of_finetune(rows: Rows) -> list[Claim]:
     found = {r["policy"]: r for r in rows if r["method"] == "finetune" and "RP_curve" in r}
-    others = {"reset": "Adam", "carry": KEPT} if "continual" in found else {}
+    others = {"new": "Adam", "kept": KEPT} if "continual" in found else {}
     return [
         _gap_grows("Finetune", found["continual"], found[policy], name)
         for policy, name in others.items()

@@ -47,7 +47,7 @@ def vqa(rows: Rows) -> list[Claim]:
     methods = methods_with(rows, POLICIES)
     kept = [c for method in methods_with(rows) for c in above_kept(rows, method)]
     if not methods and not kept:
-        raise KeyError("rows of a method with policy continual and with reset or carry")
+        raise KeyError("rows of a method with policy continual and with new or kept")
     claims = difficulty(rows)
     raised = [_compare(rows, method, "RP", "raises", 1) for method in methods]
     claims += [*raised, *([improves_every(raised)] if len(methods) > 1 else [])]

@@ -56,7 +56,7 @@ def wsd(rows: Rows) -> list[Claim]:
         prefix = f"lr {rate}, " if len(rates) > 1 else ""
         claims += [{**c, "claim": prefix + c["claim"]} for c in _comparisons(part)]
     if not claims and len(rates) < 2:
-        raise KeyError("rows of a method with policy continual and with reset or carry")
+        raise KeyError("rows of a method with policy continual and with new or kept")
     return claims + _baselines(rows)
 
 
@@ -96,7 +96,7 @@ def wsd_diagnosis(rows: Rows) -> list[Claim]:
         text = "Leaving fresh coordinates out of the average changes RP by less than a point"
         terms = [(1.0, seen), (-1.0, all_of)]
         claims.append(_same(text, terms, in_the_average=all_of, left_out=seen))
-    alone, theirs = (_variant(rows, p, False) for p in (NO_WARM_UP, "reset"))
+    alone, theirs = (_variant(rows, p, False) for p in (NO_WARM_UP, "new"))
     if all_of and alone and theirs:
         text = "Second moments kept without the warm-up raise RP"
         numbers = {"moments_alone": alone["RP"], "with_mc": all_of["RP"]}
@@ -131,7 +131,7 @@ def _late(**rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with(policy: str) -> str:
-    return {"continual": "with MC", "carry": "with AdamW kept"}.get(policy, "without MC")
+    return {"continual": "with MC", "kept": "with AdamW kept"}.get(policy, "without MC")
 
 
 def _improves(rows: Rows, method: str) -> Claim:

@@ -7,7 +7,7 @@ The kept moments are divided as if they had just begun. In the first step of a t
 1 / (1 - β₁) = 10 for m and 1 / √(1 - β₂) = 32 for √v: a third of the usual step where gradients are
 as before, and no larger than the usual one where they are many times as large.
 
-A policy in a run: `--optimizer longtail_bench.rivals.adam_rel:restart_time`; in a loop of your own
+A policy in a run: `--policy longtail_bench.rivals.adam_rel:restart_time`; in a loop of your own
 `restart_time(optimizer)` after each task.
 """
 

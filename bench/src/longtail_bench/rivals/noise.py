@@ -4,7 +4,7 @@ The numbers are a function of seed, name, the parameter's place in its group, an
 
     normal(n, seed, name, place, step)
 
-So an optimizer that begins every task anew (the policy ``reset``, or `restart_time`) draws the same
+So an optimizer that begins every task anew (the policy ``new``, or `restart_time`) draws the same
 noise in every task: its counts begin anew too.
 
 With ``capturable`` the count of steps is a tensor beside the parameter, and nothing that a step
