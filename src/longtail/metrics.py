@@ -19,6 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+__all__ = [
+    "METRICS",
+    "ScoreMatrix",
+    "breakdown",
+    "curve",
+    "size_groups",
+    "summary",
+]
+
 METRICS = ("RP", "LP", "BWT", "FGT")
 Scores = Mapping[int, Any] | tuple[Any, Any]
 

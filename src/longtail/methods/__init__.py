@@ -1,14 +1,16 @@
 """Continual-learning methods. Multi-task training is `Finetune` on `tasks.multitask(sequence)`."""
 
 from longtail.methods.agem import AGEM
-from longtail.methods.base import Method
+from longtail.methods.base import Method, gradients
 from longtail.methods.coma import CoMA
 from longtail.methods.derpp import DERPlusPlus
 from longtail.methods.ewc import EWC
 from longtail.methods.ewcpp import EWCPlusPlus
 from longtail.methods.finetune import Finetune
+from longtail.methods.fisher import KIND_HELP, Fisher, Kind, check_kind
 from longtail.methods.l2 import L2
 from longtail.methods.lwf import LwF
+from longtail.methods.quadratic import QuadraticPenalty
 from longtail.methods.reservoir import Reservoir
 from longtail.methods.synaptic import SynapticIntelligence
 from longtail.support import doors
@@ -49,16 +51,22 @@ def find(name: str) -> type[Method]:
 __all__ = [
     "AGEM",
     "EWC",
+    "KIND_HELP",
     "L2",
     "METHODS",
     "CoMA",
     "DERPlusPlus",
     "EWCPlusPlus",
     "Finetune",
+    "Fisher",
+    "Kind",
     "LwF",
     "Method",
+    "QuadraticPenalty",
     "Reservoir",
     "SynapticIntelligence",
+    "check_kind",
     "find",
+    "gradients",
     "names",
 ]

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import platformdirs
 
+__all__ = ["cache_folder"]
+
 
 def cache_folder(*parts: str) -> Path:
     """A folder of `LONGTAIL_CACHE`, or of `longtail` in the platform's cache folder."""

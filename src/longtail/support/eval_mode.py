@@ -2,6 +2,8 @@
 
 from torch import nn
 
+__all__ = ["evaluation_mode"]
+
 
 class evaluation_mode:  # noqa: N801 (used like a function)
     """Evaluation mode inside; afterwards each module is back in the mode it had.

@@ -29,6 +29,27 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from filelock import FileLock
 
+__all__ = [
+    "Draft",
+    "FolderBusyError",
+    "FolderLock",
+    "digest",
+    "drafting",
+    "is_at",
+    "is_draft",
+    "lock_file",
+    "naming",
+    "not_through_a_link",
+    "parse_json",
+    "refusing",
+    "remove_left_drafts",
+    "replacing",
+    "sync_folder",
+    "to_json",
+    "write_atomic",
+    "write_json",
+]
+
 LOCK = ".lock"  # the name of a folder's lock
 
 

@@ -24,6 +24,18 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor  # pyright: ignore[reportMissingImports]
 
+__all__ = [
+    "Key",
+    "NormalStreams",
+    "Seed",
+    "derive",
+    "integers",
+    "normal",
+    "permutation",
+    "sample",
+    "uniform",
+]
+
 Seed = int | Tensor
 Key = int | str | range
 Device = torch.device | str

@@ -13,6 +13,7 @@ from longtail.tasks.adapters import DatasetExamples, from_datasets, from_hf, fro
 from longtail.tasks.evaluator import Evaluator
 from longtail.tasks.examples import (
     Batch,
+    Device,
     Examples,
     Inputs,
     Ragged,
@@ -38,13 +39,15 @@ from longtail.tasks.ordering import (
     tail_plot,
     validation_share,
 )
-from longtail.tasks.sequences import Segments, TableSequence, Task, TaskSequence
+from longtail.tasks.sequences import Segments, TableSequence, Task, TaskSequence, floor
+from longtail.tasks.task_models import TaskModel
 
 __all__ = [
     "CLASSIFICATION",
     "REGRESSION",
     "Batch",
     "DatasetExamples",
+    "Device",
     "Evaluator",
     "Examples",
     "Inputs",
@@ -59,8 +62,10 @@ __all__ = [
     "Table",
     "TableSequence",
     "Task",
+    "TaskModel",
     "TaskSequence",
     "TensorExamples",
+    "floor",
     "from_datasets",
     "from_hf",
     "from_tensors",

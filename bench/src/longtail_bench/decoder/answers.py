@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from longtail.tasks import Ragged
-from longtail.tasks.objectives import Objective, Score
+from longtail.tasks import Objective, Ragged, Score
 
 TOP = 32  # logits kept of each answer position
 

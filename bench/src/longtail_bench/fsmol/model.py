@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, rms_norm
 
-from longtail.replicas.linear import is_special, joined
-from longtail.replicas.linear import linear as stacked_linear
-from longtail.tasks.task_models import TaskModel
+from longtail.replicas import is_special, joined
+from longtail.replicas import linear as stacked_linear
+from longtail.tasks import TaskModel
 from longtail_bench.fsmol.assays import WIDTH
 
 Inputs = tuple[Tensor, Tensor]  # fingerprints uint8 [..., B, W], tasks [..., B]

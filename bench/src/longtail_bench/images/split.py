@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from longtail.benchmarks import Benchmark, BenchmarkSpec
-from longtail.benchmarks.mlp import MLP
+from longtail.benchmarks import MLP, Benchmark, BenchmarkSpec
 from longtail.names import option
 from longtail.support.cache import cache_folder
 from longtail.tasks import CLASSIFICATION, Objective, Score, Segments, TableSequence, TensorExamples

@@ -13,9 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from longtail.support.random import Seed, permutation, uniform
-from longtail.tasks import Segments, order_sampled
-from longtail.tasks.ordering import Device
-from longtail.tasks.sequences import floor
+from longtail.tasks import Device, Segments, floor, order_sampled
 from longtail_bench.nlp5.examples import Example
 
 EXPONENT = 1.0  # the k-th part of a task has a share proportional to k ** -EXPONENT

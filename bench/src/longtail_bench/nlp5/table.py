@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.tasks import Batch, Ragged, Rows
-from longtail.tasks.ordering import Device
+from longtail.tasks import Batch, Device, Ragged, Rows
 
 WIDTHS = (32, 64, 96, 128, 192, 256, 384, 512)
 ANSWERS = (4, 8, 16, 32, 64)

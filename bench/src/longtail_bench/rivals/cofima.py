@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longtail.methods.coma import CoMA
-from longtail.methods.fisher import KIND_HELP, Fisher, Kind, check_kind
+from longtail.methods import KIND_HELP, CoMA, Fisher, Kind, check_kind
 from longtail.tasks import Examples
 
 

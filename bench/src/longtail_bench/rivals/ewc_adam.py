@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from longtail.methods.base import gradients
-from longtail.methods.quadratic import QuadraticPenalty
+from longtail.methods import QuadraticPenalty, gradients
 from longtail.tasks import Examples
 from longtail_bench.rivals.moments import second_moment, states
 

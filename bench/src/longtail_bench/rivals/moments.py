@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longtail.methods.base import Method
+from longtail.methods import Method
 
 
 def states(method: Method, *keys: str) -> Iterator[tuple[nn.Parameter, dict[str, Any], Any]]:

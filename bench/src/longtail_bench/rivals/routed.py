@@ -24,9 +24,7 @@ from typing import Any
 
 import torch
 
-from longtail.methods.agem import AGEM
-from longtail.methods.base import Method
-from longtail.methods.ewc import EWC
+from longtail.methods import AGEM, EWC, Method
 from longtail_bench.rivals.moments import second_moment, states
 
 

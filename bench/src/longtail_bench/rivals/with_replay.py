@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from longtail.methods.coma import CoMA
-from longtail.methods.l2 import L2
-from longtail.methods.reservoir import Reservoir
+from longtail.methods import L2, CoMA, Reservoir
 from longtail_bench.rivals.cofima import CoFiMA
 from longtail_bench.rivals.ewc_adam import EWCAdam
 

@@ -33,12 +33,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.benchmarks import Benchmark, BenchmarkSpec
-from longtail.benchmarks.spec import MOST_TASKS
+from longtail.benchmarks import MOST_TASKS, Benchmark, BenchmarkSpec
 from longtail.names import option
 from longtail.support.random import normal, permutation, uniform
-from longtail.tasks import REGRESSION, Examples, TaskSequence, TensorExamples
-from longtail.tasks.sequences import floor
+from longtail.tasks import REGRESSION, Examples, TaskSequence, TensorExamples, floor
 from longtail_bench.synthetic.model import Regressor
 from longtail_bench.synthetic.tables import Chain, Dense, Generated, Kept, Place, dense, fits
 

@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.tasks import Batch, Rows
-from longtail.tasks.ordering import Device
+from longtail.tasks import Batch, Device, Rows
 from longtail_bench.vqa.prepared import Regions, geometry
 
 Placement = Literal["auto", "memory", "storage"]

@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from longtail.support.random import uniform
-from longtail.tasks import Segments, TableSequence, order_sampled
+from longtail.tasks import Objective, Score, Segments, TableSequence, order_sampled
 from longtail.tasks.examples import Device
-from longtail.tasks.objectives import Objective, Score
 from longtail_bench.wsd.corpus import TRAIN_SHARE
 from longtail_bench.wsd.pairs import PairRows, PairTable
 from longtail_bench.wsd.prepared import Prepared

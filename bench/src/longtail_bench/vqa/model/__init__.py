@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from longtail.benchmarks.mlp import MLP
+from longtail.benchmarks import MLP
 from longtail_bench.encoder.plain import Encoder, Stacked
 
 NORM = 1e-12  # epsilon of the regions' norm in Oscar
