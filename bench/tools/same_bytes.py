@@ -111,6 +111,8 @@ TAKEN_AWAY: tuple[str, ...] = (
     "fsmol*/settings/data.heads",
     "fsmol*/settings/data.order",
     "*/settings/data.class_order",
+    "*/memory/memory.made_by.groups*",  # settings of the optimizer, which nobody read there
+    "*/memory/memory.code*",  # of one byte a number: there is one code
     "*/snapshot method/buffer.dims",  # are `slots`, counted from the last one
 )
 

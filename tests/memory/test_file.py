@@ -383,7 +383,6 @@ def test_the_file_is_read_by_safetensors_and_says_what_made_it(tmp_path: Path) -
     made_by = memory["made_by"]
     assert made_by["optimizer"] == "ContinualAdamW"
     assert made_by["longtail"] == longtail.__version__
-    assert made_by["groups"][0]["second_moment"] == "task"
 
 
 def damaged(kind: str, path: Path, model: nn.Module) -> str:
@@ -474,16 +473,6 @@ def rewritten(path: Path, change: Any) -> None:
                 memory["parameters"]["body.bias"].update(shape=[2]),
             ),
             "body.bias",
-        ),
-        (lambda header, memory: memory.update(code=None), "its description is damaged"),
-        (lambda header, memory: memory.update(code={"x": 1}), "its description is damaged"),
-        (
-            lambda header, memory: memory.update(code={"per_octave": 0, "offset": 0}),
-            "its description is damaged",
-        ),
-        (
-            lambda header, memory: memory.update(code={"per_octave": float("nan"), "offset": 1}),
-            "its description is damaged",
         ),
         (
             lambda header, memory: memory["parameters"]["body.bias"].update(also=[[1]]),

@@ -188,7 +188,7 @@ def remembered(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 def describe(
-    policy: str, optimizer: Any, tasks: int, records: Mapping[str, Record], **further: Any
+    policy: str, optimizer: Any, tasks: int, records: Mapping[str, Record]
 ) -> dict[str, Any]:
     """The description of a memory: what is remembered, and what made it."""
     return {
@@ -199,7 +199,6 @@ def describe(
             "longtail": __version__,
             "torch": torch.__version__,
             "optimizer": type(optimizer).__name__,
-            **further,
         },
     }
 

@@ -131,7 +131,8 @@ def save_stamped(
     stored = stored_dtype(dtype)
     aliases = aliases_of(optimizer, model, names)
     records, entries, sources = _plan(optimizer, aliases, stored)
-    told = _described(optimizer, records, entries)
+    tasks = max((record.tasks for record in records.values()), default=0)
+    told = describe(CONTINUAL, optimizer, tasks, records)
 
     def tensor_of(key: str) -> Tensor:
         kind, _, name = key.partition("/")
@@ -190,7 +191,6 @@ def load_memory(
             raise TensorFileError(
                 f"it is of policy={document.policy!r}, and not what Continual Adam remembers"
             )
-        _check_code(document.told.get("code", codes.CODE))
         chosen, report = match(document, aliases, strict=strict)
         loading = _Loading(document, file, grow)
         loading.check(inner, chosen)
@@ -288,19 +288,6 @@ def _ended(parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> d
     return state
 
 
-def _described(
-    optimizer: ContinualAdam, records: dict[str, Record], entries: dict[str, Entry]
-) -> dict[str, Any]:
-    """The JSON of the header: what is remembered, and what made it."""
-    settings = ("lr", "betas", "beta3", "eps", "weight_decay", "first_moment", "second_moment")
-    groups = [{key: _plain(group[key]) for key in settings} for group in optimizer.param_groups]
-    tasks = max((record.tasks for record in records.values()), default=0)
-    told = describe(CONTINUAL, optimizer, tasks, records, groups=groups)
-    if any(entry.dtype == torch.uint8 for entry in entries.values()):
-        told["code"] = codes.CODE
-    return told
-
-
 @dataclass(frozen=True)
 class _Loading:
     """A file being loaded."""
@@ -377,10 +364,8 @@ class _Loading:
         wanted = (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
         if target is not None and target.dtype != dtype:  # ``past_dtype`` was set since
             target = None
-        code = self.document.told.get("code", {})
-        ours = entry.dtype != torch.uint8 or code == codes.CODE
         plain = not is_sharded(parameter) and parameter.device.type == "cpu"
-        direct = plain and ours and entry.dtype == dtype and entry.shape == wanted
+        direct = plain and entry.dtype == dtype and entry.shape == wanted
         if direct and target is None and _is_contiguous(parameter):
             target = torch.empty(parameter.shape, dtype=dtype)
         if direct and target is not None and target.is_contiguous():
@@ -388,7 +373,7 @@ class _Loading:
             return target
         value = read_tensor(self.file, entry)
         if entry.dtype == torch.uint8:
-            value = codes.decode(value, **code)
+            value = codes.decode(value)
         real = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
         value = resized(value.to(real), wanted, self.grow)
         if parameter.is_complex():
@@ -396,16 +381,6 @@ class _Loading:
         return placed(
             codes.encode(value) if dtype == torch.uint8 else value, parameter, dtype, target
         )
-
-
-def _check_code(code: Any) -> None:
-    """Refuse what cannot be the code of a file's bytes, with which `codes.decode` is called."""
-    known = isinstance(code, dict) and code.keys() == codes.CODE.keys()
-    for value in code.values() if known else ():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        known = known and number and 0 < value < 1e4
-    if not known:
-        raise TensorFileError("its description is damaged")
 
 
 def _converted(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -438,10 +413,3 @@ def _real(tensor: Tensor) -> Tensor:
 
 def _is_contiguous(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and tensor.layout == torch.strided
-
-
-def _plain(value: Any) -> Any:
-    """A setting as JSON has it."""
-    if isinstance(value, Tensor):
-        return float(value)
-    return [float(x) for x in value] if isinstance(value, tuple) else value
