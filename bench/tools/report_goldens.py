@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from golden_runs import build, chosen
-from same_bytes import Spelling, digest, spelling_of_this_tree
+from same_bytes import OLD, Spelling, digest, spelling_of_this_tree
 
 # What a table.json says of where and when it was made.
 KEPT_OF_PROVENANCE = ("runs", "study", "benchmark", "seeds")
@@ -382,6 +382,7 @@ def compare(before: Path, after: Path, only: list[str], *, numbers: bool, most: 
 def _compare_numbers(old: Path, new: Path) -> dict[str, Any]:
     """How many are the same, and of the others what became of each, as lines."""
     was, now = (json.loads(path.read_text(encoding="utf-8")) for path in (old, new))
+    was = {OLD.text_of_today(key): OLD.text_of_today(value) for key, value in was.items()}
     gone = [f"{key} = {was[key]:.100}" for key in was if key not in now]
     added = [f"{key} = {now[key]:.100}" for key in now if key not in was]
     both = [key for key in was if key in now]
@@ -409,6 +410,7 @@ def _compare_texts(called: str, old: Path, new: Path, most: int) -> int:
             else []
             for place in (old, new)
         )
+        was = [OLD.text_of_today(line) for line in was]
         if was == now:
             continue
         count += 1

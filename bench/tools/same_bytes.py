@@ -142,6 +142,7 @@ class Spelling:
 
     policies: Mapping[str, str] = field(default_factory=dict)
     paths: Mapping[str, str] = field(default_factory=dict)  # heads of paths in a run's settings
+    words: Mapping[str, str] = field(default_factory=dict)  # of tables, figures and claims
     policy_flag: str = "--policy"
     optimizer_flag: str = "--optimizer"
     rivals: str = "longtail_bench.rivals."
@@ -159,6 +160,12 @@ class Spelling:
             path = self._path_of_today(path)
             renamed[path] = self._value_of_today(path, value)
         return renamed
+
+    def text_of_today(self, text: str) -> str:
+        """What a report says, with the names of today."""
+        for today, then in self.words.items():
+            text = text.replace(then, today)
+        return text
 
     def _path_of_today(self, path: str) -> str:
         for today, then in self.paths.items():
@@ -179,6 +186,15 @@ OLD = Spelling(
     policies={"new": "reset", "kept": "carry"},
     # In this order: the first that fits renames.
     paths={"optimizer": "train.optimizer", "moments": "policy", "policy": "optimizer"},
+    # In this order: a label first, then what tables call it.
+    words={
+        '"policy": "kept': '"policy": "carry',
+        '"policy": "new"': '"policy": "reset"',
+        "numbers / new": "numbers / reset",
+        "Continual AdamW": "w/ MC",
+        "AdamW new": "w/o MC",
+        "AdamW kept": "carry",
+    },
     policy_flag="--optimizer",
     optimizer_flag="--train-optimizer",
     rivals="longtail.optim.",

@@ -66,6 +66,9 @@ def test_an_older_tree_is_compared_in_the_names_of_today(tool: ModuleType) -> No
     then = {"optimizer": "carry", "policy.first_moment": "reset", "train.optimizer": "adamw"}
     now = {"policy": "kept", "moments.first_moment": "reset", "optimizer": "adamw"}
     assert tool.OLD.today(then) == tool.TODAY.today(now) == now
+    said = '{"policy": "carry, ema"} Finetune w/o MC, EWC w/ MC, EWC carry'
+    wanted = '{"policy": "kept, ema"} Finetune AdamW new, EWC Continual AdamW, EWC AdamW kept'
+    assert tool.OLD.text_of_today(said) == tool.TODAY.text_of_today(wanted) == wanted
 
 
 @pytest.mark.slow
