@@ -92,7 +92,7 @@ def study(device: str, seeds: str, tasks: int, jobs: int) -> tuple[float, float,
             text = text.replace("[train]", "[train]\ncuda_graph = true")
         file, out = Path(folder) / "table1.toml", Path(folder) / "out"
         file.write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "longtail.cli", "study", str(file), "--seeds", seeds]
+        command = [sys.executable, "-m", "longtail", "study", str(file), "--seeds", seeds]
         command += ["--out", str(out), "--device", device, "--no-report", "--quiet"]
         command += ["--jobs", str(jobs)]
         begin = time.perf_counter()

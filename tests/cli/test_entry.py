@@ -34,7 +34,7 @@ def ctrl_c():
 
 
 def longtail(*args: str, **kwargs) -> subprocess.Popen:
-    command = [sys.executable, "-m", "longtail.cli", *args]
+    command = [sys.executable, "-m", "longtail", *args]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -77,9 +77,8 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == __version__
 
 
-@pytest.mark.parametrize("module", ["longtail", "longtail.cli"])
-def test_the_package_is_a_command_too(module):
-    command = [sys.executable, "-m", module, "run", "tooy"]
+def test_the_package_is_a_command_too():
+    command = [sys.executable, "-m", "longtail", "run", "tooy"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 2
     assert done.stderr == "longtail: unknown benchmark 'tooy'; did you mean 'toy'?\n"
@@ -206,20 +205,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(args, message, capsys):
         assert captured.err.count("\n") == 1
         assert captured.out == ""
     assert list(Path().iterdir()) == []
-
-
-def test_out_that_is_a_file(capsys):
-    Path("taken").write_text("")
-    assert main(["run", "toy", "--out", "taken", *SMALL]) in (1, 2)
-    error = capsys.readouterr().err
-    assert "taken" in error
-    assert error.count("\n") == 1
-
-
-def test_other_configuration_in_out(capsys):
-    assert main(["run", "toy", "--out", "x", "--quiet", *SMALL]) == 0
-    assert main(["run", "toy", "--out", "x", "--quiet", *SMALL, "--seed", "1"]) == 2
-    assert "seed is 0 there and 1 here" in capsys.readouterr().err
 
 
 def test_bug_is_a_sentence_and_a_traceback_on_request(monkeypatch, capsys):

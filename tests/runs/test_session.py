@@ -26,7 +26,7 @@ from longtail.runs.files import RunFiles
 from longtail.runs.integrity import damage
 from longtail.runs.progress import Reporter
 from longtail.runs.session import RunOptions, train_run, train_stack
-from longtail.runs.snapshot import SnapshotError, Snapshots
+from longtail.runs.snapshot import Snapshots
 from longtail.support.files import FolderBusyError, FolderLock
 from longtail.support.mark import Mark, write_mark
 from longtail.support.signals import Stopped
@@ -280,12 +280,6 @@ def emptied(out: Path) -> None:
         path.write_bytes(b"")
 
 
-def made_a_folder(out: Path) -> None:
-    newest = Snapshots(out / "snapshot").files()[-1]
-    newest.unlink()
-    newest.mkdir()
-
-
 def lacking(out: Path, entry: str) -> None:
     snapshots = Snapshots(out / "snapshot", config=small().as_dict())
     state = snapshots.load()
@@ -314,7 +308,6 @@ def with_tasks(out: Path, text: str) -> None:
     [
         (cut_off, "is damaged (its checksum does not match); using the one before it"),
         (emptied, "is damaged (its checksum does not match); starting from the first task"),
-        (made_a_folder, "(it is a folder); using the one before it"),
         (partial(lacking, entry="generators"), "it has no generators"),
         (partial(lacking, entry="optimizer"), "it has no optimizer"),
         (without_scores, "scores.jsonl has lost lines it counts on"),
@@ -334,32 +327,6 @@ def test_what_is_damaged_is_passed_over_and_the_end_is_the_same(tmp_path, whole,
         harm in (emptied, without_scores, zeroed_scores)
     )
     assert content(tmp_path) == whole
-
-
-def test_snapshot_of_another_configuration_is_refused(tmp_path):
-    out = tmp_path / "a"
-    stopped_twice(out)
-    other = small("train.lr=0.1")
-    train_run(other, tmp_path / "b", QUIET)
-    os.replace(tmp_path / "b" / "config.toml", out / "config.toml")  # someone mixed up two folders
-    with pytest.raises(ValueError, match=r"another configuration: train\.lr is 0\.003 there"):
-        train_run(other, out, QUIET)
-
-
-def test_full_disk_is_a_clear_error_and_the_last_snapshot_stays(tmp_path, whole, monkeypatch):
-    out = tmp_path / "a"
-    before = stopped_twice(out)
-
-    def full(self, content, number):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Snapshots, "_write", full)
-        with pytest.raises(SnapshotError, match=r"No space left on device; the last good one is"):
-            train_run(small(), out, RunOptions(quiet=True, snapshot_minutes=0))
-    assert Snapshots(out / "snapshot").files() == before
-    train_run(small(), out, QUIET)
-    assert content(out) == whole
 
 
 def hold(folder: Path, ready) -> None:
@@ -383,35 +350,6 @@ def test_second_process_is_refused_until_the_first_is_gone(tmp_path):
         process.join()
         process.close()
     train_run(small(), tmp_path, QUIET)  # kill -9 leaves nothing that would block
-
-
-class Clock:
-    """Ten milliseconds pass from one look to the next, whatever else the machine does."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 0.01
-        return self.now
-
-
-def test_snapshots_cost_less_than_two_percent(tmp_path, monkeypatch):
-    clock, write = Clock(), Snapshots._write
-
-    def slow(self, content, number):
-        clock.now += 0.05
-        return write(self, content, number)
-
-    monkeypatch.setitem(Snapshots.__init__.__kwdefaults__, "clock", clock)
-    monkeypatch.setattr(Snapshots, "_write", slow)
-    often = RunOptions(quiet=True, snapshot_minutes=1e-4)
-    train_run(small("data.tasks=60", "train.epochs=12"), tmp_path, often)
-    snapshots = json.loads((tmp_path / "timing.json").read_text())["snapshots"]
-    assert snapshots["count"] > 2
-    # the one at the end comes whatever it costs
-    share = snapshots["seconds"] * (1 - 1 / snapshots["count"]) / clock.now
-    assert share < 0.02
 
 
 def test_nan_scores_become_null(tmp_path):

@@ -144,16 +144,6 @@ def test_half_written_file_of_a_dead_process_is_ignored(tmp_path):
     assert not list(snapshots.folder.glob(".*.draft"))
 
 
-def test_all_damaged_is_none(tmp_path):
-    snapshots, said = make(tmp_path)
-    for value in (1, 2):
-        empty(snapshots.save(numbered(value)))
-    assert snapshots.load() is None
-    assert said[0].endswith("using the one before it")
-    assert said[1].endswith("starting from the first task")
-    assert len(said) == 2
-
-
 def test_unusable_snapshot_is_passed_over(tmp_path):
     snapshots, said = make(tmp_path)
     snapshots.save(numbered(1))
@@ -189,18 +179,6 @@ def test_full_disk_is_a_clear_error_and_leaves_the_last_good_one(tmp_path):
     assert snapshots.load()["value"] == 1
     snapshots.save(big)
     assert snapshots.load()["value"] == 2
-
-
-def test_no_space_left_is_named(tmp_path, monkeypatch):
-    snapshots, _ = make(tmp_path)
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SnapshotError, match="No space left on device; there is no earlier one"):
-        snapshots.save(STATE)
-    assert list(snapshots.folder.iterdir()) == []
 
 
 def test_what_could_not_be_loaded_is_refused_when_saved(tmp_path):
@@ -280,12 +258,3 @@ def test_a_snapshot_of_another_format_gets_a_sentence_and_stays(tmp_path, monkey
         snapshots.load()
     assert len(snapshots.files()) == 2
     assert said == []
-
-
-def test_a_snapshot_from_before_formats_were_written_down_is_read(tmp_path):
-    snapshots, _ = make(tmp_path)
-    snapshots.folder.mkdir(parents=True)
-    path = snapshots.folder / "x.pt"
-    torch.save({"config": snapshots.config, "state": numbered(3)}, path)
-    path.rename(path.with_name(f"00000001-{hashlib.sha256(path.read_bytes()).hexdigest()}.pt"))
-    assert snapshots.load()["value"] == 3

@@ -40,7 +40,7 @@ def test_a_study_in_two_processes_computes_what_one_computes(tmp_path: Path) -> 
     found = {}
     for jobs, device in (("1", "cpu"), ("2", "auto")):
         out = tmp_path / jobs
-        command = [sys.executable, "-m", "longtail.cli", "study", study_file(tmp_path), "--quiet"]
+        command = [sys.executable, "-m", "longtail", "study", study_file(tmp_path), "--quiet"]
         command += ["--out", out, "--no-report", "--device", device, "--jobs", jobs]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
@@ -111,7 +111,7 @@ def test_an_interrupt_that_came_while_a_worker_began_stops_it_before_its_job(
 @pytest.mark.slow
 def test_ctrl_c_in_the_first_moments_ends_without_a_traceback(tmp_path: Path) -> None:
     """As from a terminal: every process of the group hears it, also one that only imports yet."""
-    command = [sys.executable, "-m", "longtail.cli", "study", study_file(tmp_path), "--jobs", "2"]
+    command = [sys.executable, "-m", "longtail", "study", study_file(tmp_path), "--jobs", "2"]
     command += ["--no-report", "--out", tmp_path / "out"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0

@@ -723,7 +723,7 @@ def test_two_processes_write_the_same_files_as_one(tmp_path: Path):
 def test_ctrl_c_saves_and_the_next_call_ends_with_the_same_files(tmp_path: Path, jobs: int):
     text = TINY.replace("tasks = 12", "tasks = 300").replace("cap = 40", "cap = 400")
     path = study_file(tmp_path, "stack = false\n" + text + "[resources]\ncpus = 1\n")
-    command = [sys.executable, "-m", "longtail.cli", "study", str(path), "--jobs", str(jobs)]
+    command = [sys.executable, "-m", "longtail", "study", str(path), "--jobs", str(jobs)]
     command += ["--no-report", "--out"]
     process = subprocess.Popen([*command, str(tmp_path / "a")])
     while not list((tmp_path / "a").glob("runs/*/scores.jsonl")):

@@ -28,7 +28,7 @@ from longtail.runs.files import SNAPSHOT_DRAFT, remove_snapshot, snapshots_in
 from longtail.runs.values import first_difference
 from longtail.support.files import drafting, remove_left_drafts
 
-FORMAT = 1  # of what is in a snapshot; those from before it was written down are of the first
+FORMAT = 1  # of what is in a snapshot
 ZIP = b"PK\x03\x04"  # how a file of `torch.save` begins
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -193,9 +193,9 @@ class _HashedFile:
 
 def _refuse_format(content: dict[str, Any], path: Path) -> None:
     """One of another version is whole: to pass it over would throw its work away in silence."""
-    if (found := content.get("format", 1)) != FORMAT:
+    if (told := content.get("format")) != FORMAT:
         raise ValueError(
-            f"snapshot {path} has format {found!r}, this longtail reads {FORMAT}: go on with the "
+            f"snapshot {path} has format {told!r}, this longtail reads {FORMAT}: go on with the "
             f"longtail that wrote it, or delete {path.parent} to begin with the first task"
         )
 
