@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from longtail.cli.parser import Parser
-from longtail.support import doors, threads
+from longtail.support import doors
 from longtail.support.terminal import guarded
 
 COMMANDS = {
@@ -32,7 +32,6 @@ COMMANDS = {
     "list": ("longtail.cli.list", "benchmarks, methods, policies, studies"),
 }
 UNICODE = ("utf-8", "utf8", "utf-16", "utf-32")
-COMPUTING = ("run", "study")
 EXAMPLES = """examples:
   longtail list                               what there is
   longtail run toy --method ewc               one run; calling it again resumes it
@@ -145,9 +144,6 @@ def _failed(error: Exception) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     command = next((a for a in argv if not a.startswith("-")), None)
-    computes = command in COMPUTING and not {"-h", "--help"} & set(argv)
-    if computes:  # before anything imports torch
-        threads.share_cores()
     parser = make_parser(command if command in COMMANDS else None, argv)
     if command is not None and command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1, cutoff=0.6)

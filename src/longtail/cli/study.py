@@ -8,6 +8,7 @@ from pathlib import Path
 
 from longtail.cli.parser import folder
 from longtail.cli.run import NO_WEIGHTS, add_freshness
+from longtail.support import threads
 
 EXAMPLES = """examples:
   longtail study table1 --dry-run                         the runs it stands for, and an estimate
@@ -88,6 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
+    if args.jobs > 1:  # and before anything imports torch
+        threads.share_cores()
     from longtail.study.command import StudyOptions, run_study
     from longtail.study.jobs import JobOptions
     from longtail.study.named import study_file

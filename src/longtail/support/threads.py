@@ -4,7 +4,8 @@ PyTorch splits an operation among threads that meet at its end. One that is earl
 GCC's default for milliseconds, so that it sees the others at once. Where another program runs on
 the same cores, the thread that it waits for is often one that waits for a core itself: then it
 spins away the time in which that thread could have run. Two runs beside each other took up to 29
-times as long as one after the other (`bench/results/perf`). With fewer turns they share the cores.
+times as long as one after the other (`bench/results/perf`). With fewer turns they share the cores;
+a run that is alone takes a sixth longer, so it is left as it is.
 
 GCC's library reads the variable when torch loads it, and a program that was started by this one
 inherits it. So this module does not import torch, and where torch has been imported already it
