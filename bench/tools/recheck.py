@@ -39,7 +39,7 @@ STUDY_OF = {
     "synthetic_methods/one_rate": "synthetic_methods",
     "nlp5_long_tail/reservoir": "nlp5_long_tail",
 }
-JOINED = ("wsd",)  # made of others by bench/tools/wsd_published.py, checks and all
+JOINED = ("wsd",)  # made of others, checks and all
 
 
 def checks_of(folder: str) -> list[str]:

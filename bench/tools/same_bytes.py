@@ -114,6 +114,9 @@ TAKEN_AWAY: tuple[str, ...] = (
     "*/memory/memory.made_by.groups*",  # settings of the optimizer, which nobody read there
     "*/memory/memory.code*",  # of one byte a number: there is one code
     "*/snapshot method/buffer.dims",  # are `slots`, counted from the last one
+    "vqa*/settings/data.feature_width",  # two of the generated world, which every study left alone
+    "vqa*/settings/data.test_split",
+    "vqa*/settings/data.mention",  # there is one rule: a question's text names the object
 )
 
 # Runs that are computed in another order since, by patterns of RUN/: what they measure is the same

@@ -14,8 +14,6 @@ from longtail.study.expand import expand
 from longtail.study.file import read_study
 from longtail_bench.claims.rivals import extra_bytes
 
-RIVALS = scripts.ROOT / "bench" / "results" / "rivals"
-PERF = scripts.ROOT / "bench" / "results" / "perf" / "rival_step_cpu.json"
 STUDIES = scripts.ROOT / "bench/src/longtail_bench/studies"
 NUMBERS = {
     ("finetune", "continual"): 60.0,
@@ -150,10 +148,3 @@ def test_pages_show_their_own_rows_beside_mc(pages, joined, tmp_path: Path) -> N
     assert "| without data | l2, kept | 0.00 | 4 |" in text
     assert "| with a buffer of data | reservoir, continual | 0.00 | 4 |" in text
     assert pages.main(["--check"]) == 0
-
-
-def test_the_published_table_is_that_of_its_parts(joined) -> None:
-    """With the checks of today, and nothing changed by hand."""
-    found = json.loads((RIVALS / "table.json").read_text("utf-8"))
-    again = joined.joined(RIVALS, PERF)
-    assert found == json.loads(json.dumps(again))

@@ -277,7 +277,7 @@ def build_stack(settings: Sequence[Settings], seeds: Sequence[int]) -> Benchmark
 SPEC = BenchmarkSpec(
     Settings,
     build,
-    # Found by bench/tools/calibrate_synthetic.py: the paper states none of them.
+    # Found by a search (docs/benchmarks/synthetic.md): the paper states none of them.
     train={
         "optimizer": "adam",
         "weight_decay": 0.0,
