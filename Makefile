@@ -39,7 +39,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(CORE): pyproject.toml bench/pyproject.toml constraints.txt | $(BIN)/python
-	@echo "set-up: PyTorch, matplotlib and bokeh into $(VENV), about a minute with packages near; this once"
+	@echo "set-up: PyTorch, pandas and altair into $(VENV), about a minute with packages near; this once"
 	@$(PIP) --editable '.[report]' --editable ./bench
 	@touch $@
 

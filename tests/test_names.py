@@ -11,7 +11,7 @@ from torch import nn
 from longtail import ContinualAdam, ContinualAdamW, names
 from longtail.methods import METHODS
 from longtail.metrics import ScoreMatrix, summary
-from longtail.report.groups import display
+from longtail.report.labels import display
 from longtail.runs.loggers import LOGGERS
 
 

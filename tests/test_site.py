@@ -123,7 +123,7 @@ def test_the_site_has_every_public_name(site: Path) -> None:
         for name in getattr(module, "__all__", ("ScoreMatrix", "summary", "curve")):
             places = {f"longtail.{room}.{name}", f"longtail.{room}.{name}.{name}"}
             assert places & known, f"longtail.{room}.{name} is not in the reference"
-    assert {"longtail.report.checks.claim", "longtail.report.results.load"} <= known
+    assert {"longtail.report.checks.claim", "longtail.report.read"} <= known
 
 
 @pytest.mark.slow

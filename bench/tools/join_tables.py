@@ -23,37 +23,39 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from longtail.names import METRICS, __version__
-from longtail.report import finding, formats, unselected
-from longtail.report.checks import tally
-from longtail.report.command import Compared, claims_of, pair_of, paired_tests
-from longtail.report.groups import Group, pairs
+from longtail.report.checks import Row, tally
+from longtail.report.frame import Kinds, asked_unit
 from longtail.report.labelling import BESIDE, CHOOSES
-from longtail.report.results import Results, ScoreKind
-from longtail.report.selection import (
+from longtail.report.labels import measured, row_name
+from longtail.report.reading import ScoreKind
+from longtail.report.select import (
+    RP,
+    VALIDATION,
+    Choice,
     Tried,
     as_json,
     family_name,
-    from_json,
     labels_of,
     notes_on,
     place,
     told_nothing,
-    without_selection,
+    unselected_plan,
 )
-from longtail.report.statistics import GROWTH
-from longtail.report.tables import Table, asked_unit, from_rows
-from longtail.report.unselected import Row, labels_of_row, name_of
+from longtail.report.statistics import GROWTH, pairs
+from longtail.report.table import Table, from_rows, labels_of_row
+from longtail.report.text import write_all
+from longtail.report.verdicts import Compared, claims_of, finding, pair_of, paired_tests
 from longtail.study.command import rows_of
 from longtail.study.expand import expand
 from longtail.study.file import Study, read_study
-from longtail.support.files import refusing, write_atomic
+from longtail.support.files import parse_json, refusing, write_atomic
 from longtail.support.machine import commit
 
 ALL = "all_rates"  # the folder of the unselected table, beside the selected one
@@ -88,27 +90,20 @@ def join(file: Path, paths: Sequence[Path], *, lean: bool = False) -> Joined:
     """
     study = _read_study(file)
     plan = _plan(study)
-    tables = {path: unselected.read(path, study.name) for path in paths}
-    about = _agreed(tables, study)
+    tables = {path: read(path, study.name) for path in paths}
+    kinds = _agreed(tables, study)
     rows, replaced = _all_rows(tables, study, _order(study))
     if lean:
         rows = [_scores(row) if row.get(CHOOSES) else _without_growth(row) for row in rows]
     origin = provenance(study, [table["provenance"] for table in tables.values()])
-    every = Results(
-        Path(study.name), [], plan, [], trusted=frozenset(study.report.get("checks", ()))
-    )
-    without_selection(every)
+    every = unselected_plan(plan)
     title = f"{study.report.get('title', study.name)}, all rates"
-    every.plan = {**every.plan, "report": {**every.plan["report"], "title": title}}
-    best = replace(every, plan=plan)
-    chosen, tried = _select(best, rows, higher_is_better=about["higher_is_better"])
-    selected = _report(best, from_rows(chosen, best.plan, **about), origin)
-    selected.extra["selection"] = as_json(tried, "")  # rows are in their unit already
-    return Joined(
-        selected,
-        _report(every, from_rows(rows, every.plan, **about), origin),
-        replaced,
-    )
+    every = {**every, "report": {**every["report"], "title": title}}
+    chosen, choice, notes = _select(plan, rows, higher_is_better=kinds.lead.higher_is_better)
+    best = {**plan, "selected": notes}
+    selected = _report(best, from_rows(chosen, best, kinds), origin)
+    selected.extra["selection"] = as_json(choice, 1.0)  # rows are in their unit already
+    return Joined(selected, _report(every, from_rows(rows, every, kinds), origin), replaced)
 
 
 def join_selected(file: Path, paths: Sequence[Path]) -> tuple[Report, list[str]]:
@@ -124,8 +119,8 @@ def join_selected(file: Path, paths: Sequence[Path]) -> tuple[Report, list[str]]
     study = _read_study(file, chooses=False)
     plan = _plan(study)
     keys = labels_of(plan)
-    tables = {path: unselected.read(path, study.name, selected=True) for path in paths}
-    about = _agreed(tables, study)
+    tables = {path: read(path, study.name, selected=True) for path in paths}
+    kinds = _agreed(tables, study)
     order: dict[str, int] = {}
     for run in plan["runs"]:
         order.setdefault(_key(json.loads(place(run["labels"], keys)[0])), len(order))
@@ -138,17 +133,109 @@ def join_selected(file: Path, paths: Sequence[Path]) -> tuple[Report, list[str]]
             chosen.pop(_key(labels_of_row(row)), None)
         for labels, found in _selection(table, path):
             chosen[_key(labels)] = json.dumps(labels), found
-    tried = dict(chosen.values())
-    best = {name: found.best for name, found in tried.items() if found.best is not None}
-    if best:
-        plan["selected"] = notes_on(best, tried, keys, study.select.get("seeds", []))
-    results = Results(
-        Path(study.name), [], plan, [], trusted=frozenset(study.report.get("checks", ()))
-    )
-    report = _report(results, from_rows(rows, plan, **about), provenance(study, parts))
-    if best:
-        report.extra["selection"] = as_json(tried, "")
+    choice = Choice(keys, study.select.get("seeds", []), dict(chosen.values()))
+    if choice.best:
+        plan["selected"] = notes_on(choice)
+    report = _report(plan, from_rows(rows, plan, kinds), provenance(study, parts))
+    if choice.best:
+        report.extra["selection"] = as_json(choice, 1.0)
     return report, replaced
+
+
+def read(path: Path, study: str, *, selected: bool = False) -> dict[str, Any]:
+    """The content of a table.json.
+
+    Args:
+        path: of the file.
+        study: the name of the study that it must be a table of.
+        selected: whether it may be one that a selection was made for, with a row for its best
+            value alone.
+
+    Raises:
+        ValueError: names the file and what is wrong with it.
+    """
+    try:
+        table = parse_json(path, dict)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    kinds = {"unit": str, "higher_is_better": bool, "rows": list, "provenance": dict}
+    for key, kind in kinds.items():
+        if not isinstance(table.get(key), kind):
+            raise ValueError(f"{path} is no table of a report: it has {key} = {table.get(key)!r}")
+    name = table["provenance"].get("study", study)
+    if name != study:
+        raise ValueError(f"{path} is a table of the study {name!r}, not of {study!r}")
+    for row in table["rows"]:
+        _check_row(row, path, selected=selected)
+    return table
+
+
+def _check_row(row: Any, path: Path, *, selected: bool) -> None:
+    if not isinstance(row, dict) or not {"seeds", *METRICS} <= row.keys():
+        raise ValueError(f"{path}: this is no row of a report: {json.dumps(row)[:100]}")
+    if not selected and ("selected" in row or "validation" not in row):
+        raise ValueError(
+            f"{path} is not an unselected table, see its row {name_of(row)}: "
+            "`longtail report RUNS --no-select` makes one"
+        )
+    for key, value in row.items():
+        if measured(key) and isinstance(value, str | bool):
+            raise ValueError(f"{path}: {key} of {name_of(row)} is {value!r}, not a number")
+
+
+class Family(NamedTuple):
+    """The rows that differ in the value of the [select] keys alone, by that value."""
+
+    reported: dict[str, Row]
+    choosing: dict[str, Row]
+
+    def tried(self, *, higher_is_better: bool) -> Tried:
+        """What its rows that choose have scored: on validation, or RP where one has none."""
+        lines = [line for line in self.choosing.values() if not line.get("diverged")]
+        held_out = bool(lines) and all(line.get("validation") is not None for line in lines)
+        score = VALIDATION if held_out else RP
+        means = {
+            value: None if line.get("diverged") else line.get(score)
+            for value, line in self.choosing.items()
+        }
+        return Tried(score, means, higher_is_better)
+
+
+def families(rows: Iterable[Row], keys: list[str]) -> dict[str, Family]:
+    """The rows by what they are called without the [select] keys, as `place` names it.
+
+    Tables may have their labels in another order: a family goes by the first name it has.
+    """
+    found: dict[str, Family] = {}
+    names: dict[str, str] = {}
+    for row in rows:
+        labels = labels_of_row(row)
+        chooses = labels.pop(CHOOSES, False)
+        own, value = place(labels, keys)
+        name = names.setdefault(json.dumps(json.loads(own), sort_keys=True), own)
+        family = found.setdefault(name, Family({}, {}))
+        (family.choosing if chooses else family.reported)[value] = row
+    return found
+
+
+def name_of(row: Row) -> str:
+    """A row in the words of a reader."""
+    return row_name(labels_of_row(row))
+
+
+def from_json(
+    entries: list[dict[str, Any]], higher_is_better: bool
+) -> Iterator[tuple[dict[str, Any], Tried]]:
+    """What `as_json` wrote, in its unit: the labels of each family, and what chose there."""
+    for entry in entries:
+        labels = {k: v for k, v in entry.items() if k not in ("score", "chosen", "at_end", "tried")}
+        means = {
+            json.dumps({k: v for k, v in each.items() if k != "mean"}): each["mean"]
+            for each in entry["tried"]
+        }
+        yield labels, Tried(entry["score"], means, higher_is_better)
 
 
 def _selection(table: dict[str, Any], path: Path) -> list[tuple[dict[str, Any], Tried]]:
@@ -176,7 +263,7 @@ def _plan(study: Study) -> dict[str, Any]:
     return {"name": study.name, "report": study.report, "select": study.select, "runs": runs}
 
 
-def _agreed(tables: dict[Path, dict[str, Any]], study: Study) -> dict[str, Any]:
+def _agreed(tables: dict[Path, dict[str, Any]], study: Study) -> Kinds:
     """The unit and the direction of the scores, which all tables and the study must share."""
     first = next(iter(tables.values()))
     wanted = {"unit": asked_unit(study.report) or first["unit"]}
@@ -189,7 +276,7 @@ def _agreed(tables: dict[Path, dict[str, Any]], study: Study) -> dict[str, Any]:
     for table in tables.values():
         for name, kind in table.get("other_scores", {}).items():
             others[name] = ScoreKind(**kind)
-    return {**wanted, "others": others}
+    return Kinds(ScoreKind(**wanted), others)
 
 
 def _all_rows(
@@ -237,43 +324,40 @@ def _order(study: Study) -> dict[str, int]:
 
 
 def _select(
-    results: Results, rows: list[Row], *, higher_is_better: bool
-) -> tuple[list[Row], dict[str, Tried]]:
-    """The rows at the best values, and what chose; notes on it go into the plan.
+    plan: dict[str, Any], rows: list[Row], *, higher_is_better: bool
+) -> tuple[list[Row], Choice, list[str]]:
+    """The rows at the best values, what chose them, and notes on it.
 
     They stay in the order of the unselected rows, which need not be that of the families: the best
     value of an average may come before that of the weights.
     """
-    keys, choosing = labels_of(results.plan), results.plan["select"]["seeds"]
-    families = unselected.families(rows, keys)
-    tried = {f: family.tried(higher_is_better=higher_is_better) for f, family in families.items()}
-    best: dict[str, str] = {}
+    keys = labels_of(plan)
+    own = families(rows, keys)
+    tried = {name: family.tried(higher_is_better=higher_is_better) for name, family in own.items()}
+    choice = Choice(keys, plan["select"]["seeds"], tried)
     kept: dict[int, Row] = {}
     lost, notes = [], []
-    for name, family in families.items():
+    for name, family in own.items():
         if not family.choosing:
             raise ValueError(f"{family_name(name)} has rows to report, but none that chooses")
         value = tried[name].best
         if value is None:  # as in a report: there are rows, and nothing tells which is to be shown
-            kept |= {id(row): _reported(row, {}, results) for row in family.reported.values()}
-            notes.append(f"{told_nothing(name, keys, choosing, tried=True)}.")
-            continue
-        best[name] = value
-        if row := family.reported.get(value):
-            kept[id(row)] = _reported(row, json.loads(value), results)
+            kept |= {id(row): _reported(row, {}, plan) for row in family.reported.values()}
+            notes.append(f"{told_nothing(name, choice, tried=True)}.")
+        elif row := family.reported.get(value):
+            kept[id(row)] = _reported(row, json.loads(value), plan)
         else:
             lost.append(family_name(name))
     if lost:
         notes.insert(0, f"Left out, as no seed is reported at the chosen value: {'; '.join(lost)}.")
-    if best:
-        notes = [*notes_on(best, tried, keys, choosing), *notes]
-    results.plan = {**results.plan, "selected": notes}
-    return [kept[id(row)] for row in rows if id(row) in kept], tried
+    if choice.best:
+        notes = [*notes_on(choice), *notes]
+    return [kept[id(row)] for row in rows if id(row) in kept], choice, notes
 
 
-def _reported(row: Row, chosen: dict[str, Any], results: Results) -> Row:
+def _reported(row: Row, chosen: dict[str, Any], plan: dict[str, Any]) -> Row:
     """The row as a report writes it that has chosen these values, which then name it no more."""
-    report = results.plan["report"]
+    report = plan["report"]
     labels = labels_of_row(row)
     counts = {key: row[key] for key in ("seeds", "tasks") if key in row}
     rest = {key: value for key, value in row.items() if key not in (*labels, *counts)}
@@ -283,30 +367,30 @@ def _reported(row: Row, chosen: dict[str, Any], results: Results) -> Row:
     return {**named, **counts, **({"selected": chosen} if chosen else {}), **rest}
 
 
-def _report(results: Results, table: Table, origin: dict[str, Any]) -> Report:
+def _report(plan: dict[str, Any], table: Table, origin: dict[str, Any]) -> Report:
     """The table with what a report computes from its rows, but for those that only choose."""
     shown = replace(table, rows=[row for row in table.rows if not row.get(CHOOSES)])
-    groups = [Group(labels_of_row(row), []) for row in shown.rows]
-    claims, _ = claims_of(results, groups, shown)
+    claims, _ = claims_of(plan, shown, frozenset(plan["report"].get("checks", ())))
     extra = {
-        "finding": finding.finding(groups, shown, claims).text,
+        "finding": finding(shown, claims).text,
         "checks": claims,
-        "statistics": statistics(groups, shown, pair_of(results)),
+        "statistics": statistics(shown, pair_of(plan)),
         "provenance": origin,
     }
     return Report(table, extra)
 
 
-def statistics(groups: list[Group], table: Table, pair: tuple[str, str]) -> list[dict[str, Any]]:
+def statistics(table: Table, pair: tuple[str, str]) -> list[Row]:
     """The paired tests of a report, from the scores by seed that rows of several seeds have."""
-    row_of = {id(group): row for group, row in zip(groups, table.rows, strict=True)}
+    labels = list(map(labels_of_row, table.rows))
     compared = []
-    for a, b in pairs(groups, *pair):
-        by_seed = {}
+    for a, b in pairs(labels, *pair):
+        scores: dict[str, tuple[list[float], list[float]]] = {}
         for metric in METRICS:
-            ours, theirs = (row_of[id(g)].get(f"{metric}_by_seed", {}) for g in (a, b))
-            by_seed[metric] = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-        compared.append(Compared(a.labels, table.higher_is_better, by_seed))
+            ours, theirs = (table.rows[i].get(f"{metric}_by_seed", {}) for i in (a, b))
+            shared = [seed for seed in ours if seed in theirs]
+            scores[metric] = [ours[seed] for seed in shared], [theirs[seed] for seed in shared]
+        compared.append(Compared(labels[a], table.kinds.lead.higher_is_better, scores))
     return paired_tests(compared, pair)
 
 
@@ -337,7 +421,7 @@ def write(reports: dict[str, Report], out: Path) -> list[Path]:
         for name, report in reports.items():
             folder = Path(made) / name
             folder.mkdir(exist_ok=True)
-            formats.write_all(*report, folder)
+            write_all(*report, folder)
         with refusing(out, "cannot be made a folder", flag=""):
             for name in reports:
                 (out / name).mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.report import checks
-from longtail.report.finding import in_words
+from longtail.report.verdicts import in_words
 from longtail.support.files import write_atomic
 
 STUDIES = Path(__file__).parents[1] / "src" / "longtail_bench" / "studies"

@@ -253,40 +253,19 @@ def csv_numbers(text: str, content: dict[str, Any], spelling: Spelling) -> Numbe
 def recorded() -> Iterator[dict[str, Any]]:
     """The data of each figure that is drawn within ``with``, by its name.
 
-    A figure for print is a list of panels, each with title, axes and lines or points; a line has
-    the labels of its row, x, mean and half of its band. A figure of the page is what it draws, as
-    columns.
+    A figure is a list of panels, each with the tables that it draws.
     """
+    from longtail.report import figures, page
+
     found: dict[str, Any] = {}
-    try:
-        from longtail.report import figures, page, sections, series  # noqa: F401
-    except ImportError:
-        yield found  # another tree: its reader goes here
-        return
-    if not hasattr(figures, "_lines"):
-        yield found
-        return
-    pending: list[dict[str, Any]] = []
-    draw, lines, plot, tasks = figures._draw, figures._lines, sections._plot, page.tasks
+    write, tasks = figures.tables_of, page.task_tables
 
-    def note_lines(parts: Any, look: Any, new: Any, x: str, y: str, *rest: Any, **more: Any) -> Any:
-        for title, drawn in parts:
-            panel = {"title": title, "x": x, "y": y}
-            entries = [{"of": _named(g), **_series(s)} for g, s in drawn]
-            pending.append({**panel, "lines": entries})
-        return lines(parts, look, new, x, y, *rest, **more)
-
-    def note_figures(*arguments: Any) -> Iterator[Any]:
-        for name, figure in draw(*arguments):
-            found[name] = list(pending) if pending else [_axes(ax) for ax in figure.axes]
-            legends = [text.get_text() for one in figure.legends for text in one.get_texts()]
-            found[f"{name}, legend"] = legends
-            pending.clear()
-            yield name, figure
-
-    def note_plot(target: str, caption: str, drawn: Any, items: Any) -> str:
-        found[f"of the page, {target}, {caption}"] = [_glyph(r) for r in drawn.renderers]
-        return plot(target, caption, drawn, items)
+    def note_tables(drawn: Any) -> Any:
+        tables = write(drawn)
+        for figure in drawn:
+            for panel in figure.panels:
+                found[f"{figure.name} {panel.title}"] = dict(panel.data)
+        return tables
 
     def note_tasks(*arguments: Any) -> Any:
         data = tasks(*arguments)
@@ -295,50 +274,11 @@ def recorded() -> Iterator[dict[str, Any]]:
         found["data of the page"] = {**data, "units": units, "tasks": names}
         return data
 
-    figures._draw, figures._lines = note_figures, note_lines
-    sections._plot, page.tasks = note_plot, note_tasks
+    page.tables_of, page.task_tables = note_tables, note_tasks
     try:
         yield found
     finally:
-        figures._draw, figures._lines = draw, lines
-        sections._plot, page.tasks = plot, tasks
-
-
-def _named(g: Any) -> str:
-    return json.dumps(g.labels, default=str, ensure_ascii=False)
-
-
-def _series(s: Any) -> dict[str, list[float]]:
-    return {name: getattr(s, name).tolist() for name in ("x", "mean", "half")}
-
-
-def _axes(ax: Any) -> dict[str, Any]:
-    """What an axis of matplotlib shows: lines, points and matrices."""
-    points = [c.get_offsets().tolist() for c in ax.collections if len(c.get_offsets())]
-    arrays = [c.get_array() for c in ax.collections]
-    matrices = [digest(a.tobytes()) for a in arrays if a is not None]
-    drawn = [[line.get_xdata(), line.get_ydata()] for line in ax.lines]
-    return {
-        "title": ax.get_title(),
-        "x": ax.get_xlabel(),
-        "y": ax.get_ylabel(),
-        "lines": [[list(map(float, values)) for values in xy] for xy in drawn],
-        "points": points,
-        "matrices": matrices,
-    }
-
-
-def _glyph(renderer: Any) -> dict[str, Any]:
-    """What a renderer of Bokeh draws, as columns."""
-    import numpy as np
-
-    data = {}
-    for name, values in sorted(renderer.data_source.data.items()):
-        if isinstance(values, list) and len(values) and isinstance(values[0], np.ndarray):
-            data[name] = [digest(v.tobytes()) for v in values]
-        else:
-            data[name] = np.asarray(values).tolist()
-    return {"name": renderer.name, "kind": type(renderer.glyph).__name__, "data": data}
+        page.tables_of, page.task_tables = write, tasks
 
 
 # Comparing -------------------------------------------------------------------------------------

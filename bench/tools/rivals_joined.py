@@ -13,13 +13,15 @@ same kind, with a buffer of data or without, beats in both.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from longtail.report.style import COLOURS
+import altair as alt
+import vl_convert
+
+from longtail.report.figures import COLOURS
 from longtail.support.files import write_atomic, write_json
 from longtail_bench.claims.rivals import (
     CONSTANT,
@@ -141,65 +143,64 @@ def frontier(rows: list[dict[str, Any]], cost: str) -> list[dict[str, Any]]:
 
 def draw(rows: list[dict[str, Any]], folder: Path) -> list[Path]:
     """RP against bytes a parameter and against time a step, a line of panels a benchmark."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
     shown = [name for name in BENCHMARKS if any(row["benchmark"] == name for row in rows)]
+    lines = []
+    for benchmark in shown:
+        part = [r for r in rows if r["benchmark"] == benchmark and r["RP"] is not None]
+        error = "" if part and part[0]["higher_is_better"] else ", an error"
+        panels = [
+            _panel(part, "bytes", "bytes a parameter beyond AdamW", f"{benchmark}: RP{error}"),
+            _panel(part, "time", "time a step, AdamW = 1", ""),
+        ]
+        lines.append(alt.hconcat(*panels))
+    spec = {**alt.vconcat(*lines).to_dict(), "background": "white"}
+    svg = vl_convert.vegalite_to_svg(spec)
+    contents = {"svg": svg.encode(), "png": vl_convert.svg_to_png(svg, scale=2.0)}
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    with matplotlib.rc_context({"svg.hashsalt": "longtail", "font.size": 8, "axes.grid": True}):
-        figure = Figure(figsize=(13, 3.4 * len(shown)), layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.subplots(len(shown), 2, squeeze=False)
-        for line, benchmark in zip(axes, shown, strict=True):
-            part = [r for r in rows if r["benchmark"] == benchmark and r["RP"] is not None]
-            _panel(line[0], part, "bytes", "bytes a parameter beyond AdamW")
-            _panel(line[1], part, "time", "time a step, AdamW = 1")
-            error = "" if part and part[0]["higher_is_better"] else ", an error"
-            line[0].set_ylabel(f"{benchmark}: RP{error}")
-        for ending in ("svg", "png"):
-            out = io.BytesIO()
-            metadata: Any = {"Date": None} if ending == "svg" else None
-            figure.savefig(out, format=ending, dpi=140, metadata=metadata)
-            paths.append(folder / f"rivals.{ending}")
-            write_atomic(paths[-1], out.getvalue())
+    for ending, content in contents.items():
+        paths.append(folder / f"rivals.{ending}")
+        write_atomic(paths[-1], content)
     return paths
 
 
-def _panel(ax: Any, rows: list[dict[str, Any]], cost: str, label: str) -> None:
+def _panel(rows: list[dict[str, Any]], cost: str, x_title: str, y_title: str) -> Any:
     """The rows as points, those with a buffer of data in another colour, and their frontiers."""
-    ax.set_xlabel(label)
-    named: list[Any] = []
-    top = next((row for row in rows if row["method"] == "multitask"), None)
-    if top is not None:
-        ax.axhline(top["RP"], color=COLOURS[8], linestyle=":", label="multi-task training")
-    for stored, colour, kind in ((False, COLOURS[0], "without data"), (True, COLOURS[1], "replay")):
+    points, edges = [], []
+    for stored, kind in ((False, "without data"), (True, "replay")):
         part = [row for row in rows if row["examples"] == stored and row["method"] != "multitask"]
         part = [row for row in part if row[cost] is not None]
-        ours = [row for row in part if is_ours(row)]
-        for points, marker in ((part, "o"), (ours, "*")):
-            size = 60 if marker == "*" else 16
-            xs, ys = ([row[key] for row in points] for key in (cost, "RP"))
-            ax.scatter(xs, ys, s=size, color=colour, marker=marker)
         edge = frontier(part, cost)
-        line = ([row[key] for row in edge] for key in (cost, "RP"))
-        ax.plot(*line, color=colour, drawstyle="steps-post", label=f"{kind} (stars: with MC)")
-        for row in edge:  # a number at the point, its name at the side
-            number = len(named) + 1
-            ax.annotate(str(number), (row[cost], row["RP"]), fontsize=7, color=colour,
-                        xytext=(-3, 5), textcoords="offset points", ha="right")  # fmt: skip
-            named.append(ax.plot([], [], " ", label=f"{number}  {name_of(row)}")[0])
-    if cost == "time" and any(row[cost] is not None for row in rows):
-        ax.set_xscale("log")
-        ax.set_xticks([1, 2, 4, 8, 16], labels=["1", "2", "4", "8", "16"])
-        ax.minorticks_off()
-    if rows and not rows[0]["higher_is_better"]:
-        ax.set_yscale("log")
-    if ax.get_legend_handles_labels()[0]:
-        lines = [line for line in ax.get_lines() if line not in named]
-        ax.legend(handles=[*lines, *named], fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0),
-                  handlelength=1.4, frameon=False)  # fmt: skip
+        for row in part:
+            ours = "with MC" if is_ours(row) else "others"
+            at = {"x": row[cost], "RP": row["RP"], "kind": kind, "of": ours}
+            points.append({**at, "name": name_of(row)})
+            if row in edge:
+                edges.append({**points[-1], "label": name_of(row)})
+    error = bool(rows) and not rows[0]["higher_is_better"]
+    y = alt.Y("RP:Q", title=y_title, scale=alt.Scale(type="log" if error else "linear", zero=False))
+    times = cost == "time" and bool(points)
+    axis = alt.Axis(values=[1, 2, 4, 8, 16]) if times else alt.Axis()
+    x_scale = alt.Scale(type="log", base=2) if times else alt.Scale(zero=False)
+    x = alt.X("x:Q", title=x_title, scale=x_scale, axis=axis)
+    colours = alt.Scale(domain=["without data", "replay"], range=COLOURS[:2])
+    colour = alt.Color("kind:N", scale=colours, title=None)
+    shapes = alt.Scale(domain=["with MC", "others"], range=["diamond", "circle"])
+    base = alt.Chart(alt.Data(values=edges)).encode(x=x, y=y, color=colour)
+    marks = alt.Chart(alt.Data(values=points)).mark_point(filled=True, size=45)
+    layers = [
+        base.mark_line(interpolate="step-after"),
+        marks.encode(
+            x=x, y=y, color=colour, shape=alt.Shape("of:N", scale=shapes, title=None),
+            tooltip=["name:N", "x:Q", "RP:Q"],
+        ),
+        base.mark_text(align="left", dx=5, dy=-5, fontSize=8).encode(text="label:N"),
+    ]  # fmt: skip
+    top = next((row for row in rows if row["method"] == "multitask"), None)
+    if top is not None:
+        rule = alt.Chart(alt.Data(values=[{"RP": top["RP"]}]))
+        layers.append(rule.mark_rule(strokeDash=[2, 2], color=COLOURS[8]).encode(y=y))
+    return alt.layer(*layers).properties(width=430, height=280)
 
 
 def main() -> None:

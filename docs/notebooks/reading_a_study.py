@@ -26,28 +26,15 @@ print("exit code", code)
 # %% [markdown]
 # ## Its runs
 #
-# `load` reads any folder of runs. What cannot be read becomes a sentence in `problems`:
+# `read` makes tables of any folder of runs. What cannot be read becomes a sentence in `problems`:
 
 # %%
-from longtail.report.results import load
+from longtail.report import read
 
-results = load(Path("runs/my"))
-print(
-    len(results.runs),
-    "runs,",
-    len(results.finished),
-    "finished;",
-    results.problems or "no problems",
-)
-for run in results.finished[:3]:
-    print(
-        run.labels["method"],
-        run.labels["policy"],
-        "seed",
-        run.seed,
-        "RP",
-        round(run.metric("RP"), 3),
-    )
+frames = read("runs/my")
+runs = frames.runs[frames.runs["status"] == "finished"]
+print(len(frames.runs), "runs,", len(runs), "finished;", *(frames.problems or ["no problems"]))
+print(runs[["method", "policy", "seed", "RP"]].head(3).round(1).to_string(index=False))
 
 # %% [markdown]
 # ## Its table
@@ -81,23 +68,18 @@ for check in table["checks"]:
 
 # %%
 import matplotlib.pyplot as plt
-import numpy as np
 
+curves = frames.curves.merge(runs[["run", "method", "policy"]], on="run")
 figure, axes = plt.subplots(num="Accuracy over all tasks so far, ten seeds each", figsize=(6, 3.5))
-for method in ("finetune", "reservoir"):
-    for policy, style in (("continual", "-"), ("new", ":")):
-        mine = [
-            r
-            for r in results.finished
-            if (r.labels["method"], r.labels["policy"]) == (method, policy)
-        ]
-        after, curves = mine[0].scores.after, np.stack([r.scores.curve for r in mine])
-        mean, se = curves.mean(0), curves.std(0, ddof=1) / len(mine) ** 0.5
-        (line,) = axes.plot(after, mean, style, label=f"{method}, {policy}")
-        axes.fill_between(
-            after, mean - se, mean + se, alpha=0.2, color=line.get_color(), linewidth=0
-        )
-axes.set(xlabel="tasks learned", ylabel="accuracy over all of them")
+for (method, policy), mine in curves.groupby(["method", "policy"]):
+    points = mine.groupby("tasks")["RP"]
+    mean, se = points.mean(), points.sem()
+    style = "-" if policy == "continual" else ":"
+    (line,) = axes.plot(mean.index, mean, style, label=f"{method}, {policy}")
+    axes.fill_between(
+        mean.index, mean - se, mean + se, alpha=0.2, color=line.get_color(), linewidth=0
+    )
+axes.set(xlabel="tasks learned", ylabel="accuracy over all of them (%)")
 axes.legend()
 figure.tight_layout()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.reported import finished_of
 from longtail.cli import main
-from longtail.report.results import load
 from longtail.runs.config import resolve
 from longtail.support.signals import Stopped
 
@@ -317,14 +317,14 @@ def test_replicas_are_seeds_in_one_program_and_their_mean(capsys):
     out = capsys.readouterr().out
     assert "3 runs of toy: 6 tasks" in out
     assert " ± " in out
-    found = load("runs/toy-finetune-continual-s1-x3")
-    assert sorted(run.seed for run in found.finished) == [1, 2, 3]
-    mean = sum(run.metric("RP") for run in found.finished) / 3
+    found = finished_of("runs/toy-finetune-continual-s1-x3")
+    assert sorted(run.seed for run in found) == [1, 2, 3]
+    mean = sum(run.numbers["RP"] for run in found) / 3
     assert f"RP {mean:.4f} ± " in out
     assert main(["run", "toy", "--seed", "2", "--out", "one", "--quiet", *SMALL]) == 0
-    (single,) = load("one").finished
-    (same,) = (run for run in found.finished if run.seed == 2)
-    assert same.metric("RP") == pytest.approx(single.metric("RP"), abs=1e-6)
+    (single,) = finished_of("one")
+    (same,) = (run for run in found if run.seed == 2)
+    assert same.numbers["RP"] == pytest.approx(single.numbers["RP"], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from longtail.memory import load_memory, save_memory
 from longtail.memory.document import remembered
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
-from longtail.report.results import load
+from longtail.report import read
 from longtail.runs.integrity import check_folder
 from longtail.runs.snapshot import Snapshots
 from longtail_bench.fsmol.assays import read_assays
@@ -79,8 +79,8 @@ def test_checksums_of_a_name_that_no_file_can_have_are_a_problem_of_one_run(tmp_
     recorded = json.loads(path.read_text())
     recorded["sha256"] = {"scores" + LONG: "0"} | recorded["sha256"]
     path.write_text(json.dumps(recorded))
-    results = load(tmp_path)
-    assert not results.finished
+    results = read(tmp_path)
+    assert results.finished.empty
     (said,) = (text for text in results.problems if "cannot be read" in text)
     assert len(said) < 300
     (wrong,) = check_folder(tmp_path).damaged.values()

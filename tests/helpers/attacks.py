@@ -31,10 +31,10 @@ import torch
 
 from bench_helpers.vqa_content import random_content
 from helpers.tensor_files import with_checksums
+from longtail import report
 from longtail.memory import load_memory, save_memory
 from longtail.optim import ContinualAdamW
 from longtail.optim.average import TaskAverage
-from longtail.report.results import load
 from longtail.runs.config import read_toml, resolve
 from longtail.runs.files import RunFiles
 from longtail.runs.integrity import check_folder
@@ -573,9 +573,9 @@ def _folders(work: Path) -> list[Attack]:
             (folder / name).write_bytes(damaged)
             found = check_folder(folder)
             assert bool(found.damaged) == (damaged != content)
-            results = load(folder)
+            results = report.read(folder)
             if damaged != content and name not in (RunFiles.WEIGHTS, RunFiles.AVERAGE):
-                assert not results.finished
+                assert results.finished.empty
                 assert results.problems
         finally:
             (folder / name).write_bytes(content)
@@ -613,7 +613,7 @@ def _beside(folder: Path, finished: Path) -> Attack:
         name = places[id(content)]
         try:
             (folder / name).write_bytes(damaged)
-            load(folder)
+            report.read(folder)
             check_folder(folder)
         finally:
             (folder / name).write_bytes(content)

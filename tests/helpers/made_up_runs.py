@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +162,11 @@ def write_study(folder: Path, *, seeds: int = 3, tasks: int = 12, **kwargs: Any)
                 settings = config(method, policy, seed)
                 write_run(folder / "runs" / identity(settings), settings, tasks=tasks, **kwargs)
     return folder
+
+
+def change_summaries(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Writes what `change` adds to the summary of every finished run, given its settings."""
+    for path in sorted(folder.rglob("summary.json")):
+        settings = tomllib.loads((path.parent / "config.toml").read_text())
+        summary = json.loads(path.read_text())
+        path.write_text(json.dumps({**summary, **change({**settings, "summary": summary})}))

@@ -9,14 +9,15 @@ import pytest
 
 from helpers.made_up_runs import write_study
 from longtail.names import METRICS
-from longtail.report import tables
-from longtail.report.latex import MOST_LINES, escape, latex
-from longtail.report.results import load
-from longtail.report.tables import Table
+from longtail.report import read
+from longtail.report.frame import Kinds
+from longtail.report.reading import ScoreKind
+from longtail.report.table import Table, build
+from longtail.report.text import MOST_LINES, escape, latex
 
 PDFLATEX, TECTONIC = shutil.which("pdflatex"), shutil.which("tectonic")
 PAGE = """\\documentclass{article}
-\\usepackage{booktabs}
+\\usepackage{booktabs,graphicx}
 \\begin{document}
 \\input{table.tex}
 \\end{document}
@@ -36,9 +37,10 @@ def ablation() -> Table:
         for row in range(1, 12) for setting in ("same", "perturb", "shift")
     ]  # fmt: skip
     index = ["row", "second_moment"]
-    table = Table('Rows & "settings"', rows, list(METRICS), "mse", False, index, "setting")
-    table.notes = ["Mean ± standard error over 9 seeds, unit: mse.", "1 run diverged (marked †)."]
-    return table
+    kinds = Kinds(ScoreKind("mse", higher_is_better=False), {})
+    notes = ("Mean ± standard error over 9 seeds, unit: mse.", "1 run diverged (marked †).")
+    title = 'Rows & "settings"'
+    return Table(title, rows, list(METRICS), kinds, index, "setting", notes=notes)
 
 
 def many_columns() -> Table:
@@ -49,7 +51,8 @@ def many_columns() -> Table:
         for i in range(45)
         for j in range(20)
     ]
-    return Table("Rates", rows, ["RP"], "percent", True, ["method"], "lr")
+    kinds = Kinds(ScoreKind("percent", higher_is_better=True), {})
+    return Table("Rates", rows, ["RP"], kinds, ["method"], "lr")
 
 
 def tabulars(text: str) -> list[list[str]]:
@@ -59,7 +62,7 @@ def tabulars(text: str) -> list[list[str]]:
 
 
 def test_one_table_a_metric_with_its_definition(tmp_path: Path):
-    table = tables.build(load(write_study(tmp_path)))
+    table = build(read(write_study(tmp_path)))
     text = latex(table)
     assert text.count("\\begin{table}") == text.count("\\end{table}") == len(table.metrics)
     assert "RP ($\\uparrow$), retained performance, in percent." in text
@@ -78,10 +81,11 @@ def test_rows_have_names_and_no_column_that_the_name_says():
         assert {line.count(" & ") for line in lines} == {3}
 
 
-def test_what_is_too_wide_or_too_long_goes_on_in_another_table():
+def test_what_is_too_long_goes_on_in_another_table_and_what_is_too_wide_is_made_smaller():
     text = latex(many_columns())
     found = tabulars(text)
-    assert len(found) > 2
+    assert len(found) == 2
+    assert text.count("\\resizebox{\\ifdim\\width>\\linewidth") == 2
     assert all(len(lines) <= MOST_LINES + 1 for lines in found)
     cells = sum(line.count(" & ") for lines in found for line in lines[1:])
     assert cells == 45 * 20

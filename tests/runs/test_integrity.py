@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from longtail.cli import main
-from longtail.report.results import load
+from longtail.report import read
 from longtail.runs import files
 from longtail.runs.config import resolve
 from longtail.runs.integrity import check_folder
@@ -73,7 +73,7 @@ def test_settings_of_another_run_beside_finished_results_are_refused(run: Path, 
     shutil.copy(tmp_path / "other" / "config.toml", run / "config.toml")
     with pytest.raises(ValueError, match=r"config\.toml is not the file that the run wrote"):
         train_run(other, run, QUIET)
-    assert "its checksum differs" in load(run).problems[0]
+    assert "its checksum differs" in read(run).problems[0]
 
 
 def cut(path: Path) -> None:
@@ -99,8 +99,8 @@ def test_the_report_leaves_out_what_is_damaged_and_says_so(run, name, harm, with
     harm(run / name)
     if not with_checksums:  # a folder from before there were any
         (run / "checksums.json").unlink()
-    results = load(run)
-    assert [r.status for r in results.runs] == ["damaged"]
+    results = read(run)
+    assert list(results.runs["status"]) == ["damaged"]
     assert "is damaged and left out" in results.problems[-1]
     assert results.state == "0 of 1 runs finished, 1 damaged."
 
@@ -110,7 +110,7 @@ def test_a_report_does_not_read_weights_but_a_check_does(tmp_path: Path, name: s
     train_run(small(**{"train.average": "task"}), tmp_path, QUIET)
     with open(tmp_path / name, "ab") as file:
         file.write(b"more")
-    assert [run.status for run in load(tmp_path).runs] == ["finished"]
+    assert list(read(tmp_path).runs["status"]) == ["finished"]
     (wrong,) = check_folder(tmp_path).damaged.values()
     assert wrong.startswith(f"{name} is not the file")
 
@@ -118,7 +118,7 @@ def test_a_report_does_not_read_weights_but_a_check_does(tmp_path: Path, name: s
 def test_check_verifies_a_folder_weights_included(run: Path, capsys):
     assert main(["check", str(run.parent)]) == 0
     assert capsys.readouterr().out == "1 sound, 0 damaged\n"
-    assert [r.status for r in load(run).runs] == ["finished"]
+    assert list(read(run).runs["status"]) == ["finished"]
     content = bytearray((run / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (run / "model.safetensors").write_bytes(content)
@@ -146,6 +146,6 @@ def test_stacks_have_checksums_too(tmp_path: Path):
     content = json.loads((tmp_path / "stack" / "runs.json").read_text())
     content[0]["summary"]["RP"] += 0.1
     (tmp_path / "stack" / "runs.json").write_text(json.dumps(content))
-    assert [r.status for r in load(tmp_path).runs] == ["damaged"] * 2
+    assert list(read(tmp_path).runs["status"]) == ["damaged"] * 2
     (tmp_path / "stack" / "checksums.json").unlink()
-    assert [r.status for r in load(tmp_path).runs] == ["damaged", "finished"]
+    assert list(read(tmp_path).runs["status"]) == ["damaged", "finished"]

@@ -5,7 +5,7 @@ import pytest
 
 from helpers.made_up_runs import config, write_run
 from longtail import cli
-from longtail.report.results import load
+from longtail.report import read
 from longtail.runs.loggers import LOGGERS, Logged, Logger, make, require, slug
 from longtail.runs.progress import Moment, Reporter
 from longtail.study.logged import log_result
@@ -108,8 +108,8 @@ def test_a_run_is_logged_once_and_only_where_it_begins(tmp_path: Path, seen: lis
 
 def test_finished_run_is_logged_from_its_files(tmp_path: Path, seen: list[tuple]):
     write_run(tmp_path, config("ewc", seed=3))
-    (run,) = load(tmp_path).runs
-    log_result(run, ["memory"], tmp_path)
+    (run,) = read(tmp_path).entries
+    log_result(run, ["memory"], tmp_path, name="ewc continual, seed 3")
     assert seen[0] == ("ewc continual, seed 3", 0.01)
     assert seen[-2] == (
         12,
@@ -174,7 +174,7 @@ def test_tensorboard_shows_a_study_with_names_that_a_person_reads(
     assert found == {
         f"finetune_new_lr_{lr}_seed_{seed}": 1 for lr in (0.1, 0.01) for seed in (0, 1)
     }
-    assert len(load(tmp_path / "out").finished) == 4
+    assert len(read(tmp_path / "out").finished) == 4
 
 
 def test_names_of_folders_lead_nowhere_else():

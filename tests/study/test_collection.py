@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from helpers import scripts
+from helpers.reported import finished_of
 from longtail import cli
-from longtail.report.results import load
 from longtail.study.collection import parts_asked, read_collection
 from longtail.study.file import read_study
 
@@ -45,7 +45,7 @@ def whole(tmp_path: Path) -> Path:
 
 
 def trained(folder: Path) -> set[tuple[str, int, float]]:
-    return {(r.labels["method"], r.seed, r.config["train"]["lr"]) for r in load(folder).finished}
+    return {(r.labels["method"], r.seed, r.config["train"]["lr"]) for r in finished_of(folder)}
 
 
 def test_one_command_chooses_and_trains_every_part(whole: Path, tmp_path: Path):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from helpers.reported import finished_of, runs_of
 from helpers.user_project import METHOD, Project
 from longtail import cli
-from longtail.report.results import load
 from longtail.runs.files import StackFiles
 
 STUDY = """
@@ -47,7 +47,7 @@ def test_the_edited_method_alone_is_computed_anew(
     name = f"ru_edited{stack}"
     prepare(project, name, stack=stack)
     assert study() == 0
-    before = {run.id: run.summary for run in load(Path("out")).runs}
+    before = {run.id: run.summary for run in runs_of(Path("out"))}
     assert study() == 0
     out, err = capsys.readouterr()
     assert "2 finished runs (finetune; seeds 0 to 1) are used again: the same settings\n" in out
@@ -58,17 +58,17 @@ def test_the_edited_method_alone_is_computed_anew(
     assert study("--keep") == 2
     err = capsys.readouterr().err
     assert f"no longer what would be computed: {name}_helper.py has changed; --keep refuses" in err
-    assert {run.id: run.summary for run in load(Path("out")).runs} == before
+    assert {run.id: run.summary for run in runs_of(Path("out"))} == before
     assert study("--dry-run", "--json") == 0
     assert capsys.readouterr().out.count(f"{name}_helper.py has changed") == 2
     assert study() == 0
     out, err = capsys.readouterr()
     assert f"computed anew: {name}_helper.py has changed\n" in err
     assert "2 runs computed, 2 were finished before" in out
-    after = {run.id: run.summary for run in load(Path("out")).runs if run.status == "finished"}
+    after = {run.id: run.summary for run in runs_of(Path("out")) if run.status == "finished"}
     assert set(after) == set(before)
     changed = {
-        run.config["method"] for run in load(Path("out")).runs if after[run.id] != before[run.id]
+        run.config["method"] for run in runs_of(Path("out")) if after[run.id] != before[run.id]
     }
     assert changed == {f"{name}:Scaled"}
 
@@ -84,7 +84,7 @@ def test_runs_that_are_no_longer_stacked_leave_no_old_stack_behind(project: Proj
         e["config"]["method"] for k in kept for e in StackFiles(Path("out/stacks") / k).read_runs()
     }
     assert methods == {"finetune"}
-    assert len({run.id for run in load(Path("out")).finished}) == 4
+    assert len({run.id for run in finished_of(Path("out"))}) == 4
 
 
 def test_stale_runs_that_are_not_asked_for_are_named(
@@ -106,7 +106,7 @@ def test_fresh_begins_again_and_loses_no_run_that_was_not_asked_for(
     assert study() == 0
     assert study("--fresh", "--only", "seed=0") == 2
     assert "1 more, which would be lost" in capsys.readouterr().err
-    assert len(load(Path("out")).finished) == 4
+    assert len(finished_of(Path("out"))) == 4
     assert study("--fresh") == 0
     assert "4 runs computed, 0 were finished before" in capsys.readouterr().out
 
@@ -152,4 +152,4 @@ def test_a_run_that_was_begun_with_other_code_is_refused_or_begins_again(
     assert "2 runs (scaled; seeds 0 to 1) are no longer what" in capsys.readouterr().err
     assert study() == 0
     assert "2 runs (scaled; seeds 0 to 1) are computed anew" in capsys.readouterr().err
-    assert len(load(Path("out")).finished) == 4
+    assert len(finished_of(Path("out"))) == 4

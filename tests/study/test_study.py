@@ -15,13 +15,12 @@ import pytest
 import torch
 
 from helpers.folders import contents
+from helpers.reported import finished_of, runs_of
 from longtail import cli
 from longtail.benchmarks import toy
-from longtail.report import figures
-from longtail.report.groups import group
-from longtail.report.results import load
-from longtail.report.selection import select
-from longtail.report.tables import build as build_table
+from longtail.report import read
+from longtail.report.select import select
+from longtail.report.table import build as build_table
 from longtail.runs.build import build_stack
 from longtail.study import command as execution
 from longtail.study import local as engines
@@ -98,47 +97,8 @@ def test_reported_seeds_train_at_the_best_values_alone(tmp_path: Path, capsys):
     assert "--only seed=8," in capsys.readouterr().err
     assert study(*words, "--only", "seed=8") == 0
     assert study(*words, "--best") == 0
-    found = {(run.seed, run.config["train"]["lr"]) for run in load(out).finished}
+    found = {(run.seed, run.config["train"]["lr"]) for run in finished_of(out)}
     assert found == {(8, 0.0), (8, 0.05), (0, 0.05), (1, 0.05)}
-
-
-def test_a_table_tells_what_seeds_have_chosen_elsewhere(tmp_path: Path, capsys):
-    text = TINY.replace('"0-1"', '"0-1"\npolicies = ["new", "kept"]')
-    text += '[grid]\n"train.lr" = [0.0, 0.05]\n[select]\nkey = "train.lr"\nseeds = [8]\n'
-    path, there, here = study_file(tmp_path, text), tmp_path / "there", tmp_path / "here"
-    quiet = ("--quiet", "--no-report")
-    assert study(path, "--out", there, "--only", "seed=8", "--only", "policy=new", *quiet) == 0
-    report = ["report", str(there), "--no-select", "--no-page", "--no-figures", "--quiet"]
-    assert cli.main([*report, "--out", str(tmp_path / "shown")]) == 0
-    words = (path, "--out", here, "--best-in", tmp_path / "shown" / "table.json", *quiet)
-    assert study(*words) == 2  # nobody has chosen for kept
-    assert "1 row has no line there of seed 8" in capsys.readouterr().err
-    assert not here.exists()
-    assert study(*words, "--only", "policy=new") == 0
-    found = {(run.seed, run.config["train"]["lr"]) for run in load(here).finished}
-    assert found == {(0, 0.05), (1, 0.05)}
-    results = load(here)
-    assert results.state == "2 of 2 runs finished."
-    select(results)  # what the table has chosen stands in the plan
-    assert [(run.chosen, "lr" in run.labels) for run in results.runs] == [({"lr": 0.05}, False)] * 2
-    results = load(here)
-    results.plan["chosen"] = {key: [0.05] for key in results.plan["chosen"]}  # damaged
-    select(results)
-    assert "none of them has finished" in results.problems[-1]
-    assert study(*words, "--only", "policy=new", "--only", "lr=0.0") == 2
-    assert "none of the runs that are asked for has a value" in capsys.readouterr().err
-    path.write_text(text.replace("0.05]", "0.07]"))
-    assert study(*words, "--only", "policy=new") == 2
-    assert "0.05} was chosen, which is no run of tiny" in capsys.readouterr().err
-    path.write_text(text.replace("[0.0, 0.05]", "[0, 5e-2]"))  # the same in other digits
-    assert study(*words, "--only", "policy=new") == 0
-    path.write_text(text)
-    assert study(*words, "--best") == 2
-    assert "--best-in goes without --best" in capsys.readouterr().err
-    other = tmp_path / "other.toml"
-    other.write_text(path.read_text("utf-8"))
-    assert study(other, *words[1:]) == 2
-    assert "is a table of the study 'tiny', not of 'other'" in capsys.readouterr().err
 
 
 def test_seeds_that_choose_may_hold_out_what_the_reported_ones_train_on(tmp_path: Path, capsys):
@@ -151,7 +111,7 @@ def test_seeds_that_choose_may_hold_out_what_the_reported_ones_train_on(tmp_path
     path.write_text(path.read_text() + "seeds = [8]\n")
     assert study(*words, "--only", "seed=8") == 0
     assert study(*words, "--best") == 0
-    found = {(run.seed, run.config["train"]["validation"]) for run in load(out).finished}
+    found = {(run.seed, run.config["train"]["validation"]) for run in finished_of(out)}
     assert found == {(8, 0.2), (0, 0.0), (1, 0.0)}
     path.write_text(path.read_text().replace("validation = 0.2", "validaton = 0.2"))
     assert study(*words) == 2
@@ -175,16 +135,16 @@ average = true
     )
     path, out = study_file(tmp_path, text), tmp_path / "out"
     assert study(path, "--out", out, "--quiet", "--no-report") == 0
-    found = {(run.labels["policy"], run.seed): run for run in load(out).finished}
+    found = {(run.labels["policy"], run.seed): run for run in finished_of(out)}
     for seed in (0, 1):
         plain, averaged = found["plain", seed], found["averaged", seed]
         kept = averaged.summary["average"]
         assert averaged.metric("RP") == kept["RP"] != plain.metric("RP")
         assert averaged.scores is None  # those by task are the weights'
-    assert not load(out).problems
+    assert not read(out).problems
     table = json.loads((out / "plan.json").read_text())
     (out / "plan.json").write_text(json.dumps({**table, "report": {"average": False}}))
-    found = {(run.labels["policy"], run.seed): run for run in load(out).finished}
+    found = {(run.labels["policy"], run.seed): run for run in finished_of(out)}
     assert found["averaged", 0].metric("RP") == found["plain", 0].metric("RP")
 
 
@@ -213,22 +173,21 @@ def test_an_average_may_have_a_row_beside_the_weights_at_a_rate_of_its_own(
     path, out = study_file(tmp_path, TINY + BESIDE), tmp_path / "out"
     words = (path, "--out", out, "--quiet", "--no-report")
     assert study(*words, "--only", "seed=8") == 0
-    scores = {(r.labels["policy"], r.labels["lr"]): r.metric("RP") for r in load(out).finished}
+    scores = {(r.labels["policy"], r.labels["lr"]): r.numbers["RP"] for r in finished_of(out)}
     chosen = {
         policy: max((0.01, 0.05, 0.2), key=lambda lr: scores[policy, lr])
         for policy in ("plain", "kept", "kept, task average")
     }
     assert chosen["kept"] != chosen["kept, task average"]
     assert study(*words, "--best") == 0
-    results = load(out)
-    reported = [run for run in results.finished if run.seed != 8]
+    results = read(out)
+    reported = [run for run in finished_of(out) if run.seed != 8]
     trained = {(run.config["train"].get("average", "none"), run.labels["lr"]) for run in reported}
     kept = {("task", chosen["kept"]), ("task", chosen["kept, task average"])}
     assert trained == {("none", chosen["plain"])} | kept
     assert len(results.finished) > 12  # some stand twice
     assert results.state.startswith("12 of 12 runs finished")
-    select(results)
-    rows = {row["policy"]: row for row in build_table(results).rows}
+    rows = {row["policy"]: row for row in build_table(select(results)[0]).rows}
     assert {"plain", "kept", "kept, task average"} == {*rows}
     for policy, lr in chosen.items():
         assert rows[policy]["selected"] == {"lr": lr}
@@ -466,7 +425,7 @@ def test_only_executes_what_matches_and_the_report_counts_the_rest(tmp_path: Pat
     out = tmp_path / "out"
     assert study(study_file(tmp_path), "--out", out, "--only", "policy=new", "--no-report") == 0
     assert "2 runs computed" in capsys.readouterr().out
-    assert load(out).state == "2 of 4 runs finished."
+    assert read(out).state == "2 of 4 runs finished."
 
 
 def test_other_seeds_keep_the_finished_runs_and_the_report_says_where_from(tmp_path: Path, capsys):
@@ -482,8 +441,8 @@ def test_other_seeds_keep_the_finished_runs_and_the_report_says_where_from(tmp_p
     assert "directory" not in table["provenance"]  # of somebody's machine
     path = study_file(tmp_path, evaluate_every="evaluate_every = 3")
     assert study(path, "--out", out, "--seeds", 3, "--no-report") == 0
-    assert load(out).state == "2 of 2 runs finished."
-    assert load(out).problems[0].startswith("6 runs in this folder are not in its plan.json")
+    assert read(out).state == "2 of 2 runs finished."
+    assert read(out).problems[0].startswith("6 runs in this folder are not in its plan.json")
 
 
 def test_seeds_of_a_study_that_ends_just_before_ours_begins_stay_in_the_plan(
@@ -536,8 +495,8 @@ def test_runs_of_several_folders_become_one_study(tmp_path: Path, capsys):
     capsys.readouterr()
     assert study(file, "--out", tmp_path / "one") == 0
     assert "0 runs computed, 4 were finished before" in capsys.readouterr().out
-    one, whole = load(tmp_path / "one"), load(tmp_path / "whole")
-    assert [r.summary["RP"] for r in one.runs] == [r.summary["RP"] for r in whole.runs]
+    one, whole = read(tmp_path / "one"), read(tmp_path / "whole")
+    assert list(one.runs["RP"]) == list(whole.runs["RP"])
 
 
 def test_running_rp_is_not_forgotten(tmp_path: Path):
@@ -706,7 +665,7 @@ def test_a_folder_of_others_in_the_place_of_a_run_is_left_alone(tmp_path: Path, 
     assert study(*words, "--no-report") == 1
     assert "it holds summary.json" in capsys.readouterr().err
     assert [path.name for path in theirs.iterdir()] == ["summary.json"]
-    assert len(load(out).finished) == 1
+    assert len(read(out).finished) == 1
 
 
 def test_two_processes_write_the_same_files_as_one(tmp_path: Path):
@@ -796,7 +755,7 @@ def test_a_study_of_several_optimizers_is_trained(tmp_path: Path):
     out = tmp_path / "out"
     path = study_file(tmp_path, SEVERAL)
     assert study(path, "--out", out, "--quiet", "--no-report") == 0
-    runs = load(out).runs
+    runs = runs_of(out)
     assert {run.labels["policy"] for run in runs} == {"ours", "SGD", "Adafactor", "softened"}
     assert len(runs) == 8
     assert len({run.summary["RP"] for run in runs if run.seed == 0}) > 1
@@ -827,15 +786,10 @@ def test_a_table_may_ask_for_the_average_of_the_weights(tmp_path: Path):
     text = TINY.replace("[train]\n", '[train]\naverage = "task"\n') + report
     out = tmp_path / "out"
     assert study(study_file(tmp_path, text), "--out", out, "--quiet", "--no-report") == 0
-    results = load(out)
-    table = build_table(results)
+    table = build_table(read(out))
     assert table.metrics == ["RP", "average.RP"]
     for row in table.rows:
         assert row["average.RP"] != row["RP"]
         assert row["average.RP_se"] is not None
         assert row["average.RP_after"] == row["RP_after"]
         assert row["average.RP_curve"][-1] == pytest.approx(row["average.RP"])
-    drawn = figures.write(
-        group(results.runs), table, tmp_path, ("continual", "new"), ["average_by_tasks"]
-    )
-    assert {path.stem for path in drawn} == {"average_by_tasks"}

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.reported import runs_of
 from longtail.cli import main
-from longtail.report.results import load
 from longtail.runs.config import resolve
 from longtail.runs.session import RunOptions, train_run, train_stack
 from longtail.training.divergence import WAITING, Divergence
@@ -65,7 +65,7 @@ def test_of_a_stack_only_the_diverged_seed_is_marked(tmp_path: Path):
     configs = [resolve("toy", flags={**flags, "train.lr": lr}) for lr in (1e-3, 1e30)]
     entries = train_stack(configs, tmp_path, QUIET)
     assert [entry["summary"].get("diverged_at") for entry in entries] == [None, 0]
-    found = {run.config["train"]["lr"]: run.metric("RP") for run in load(tmp_path).runs}
+    found = {run.config["train"]["lr"]: run.numbers["RP"] for run in runs_of(tmp_path)}
     assert math.isfinite(found[1e-3])
     assert math.isnan(found[1e30])
 

@@ -53,7 +53,6 @@ def test_tests_and_documentation_share_one_installation(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_ends_with_the_finding_and_the_page(tmp_path: Path) -> None:
-    pytest.importorskip("bokeh")
     for policy in ("continual", "new"):
         for seed in range(3):
             settings = config(policy=policy, seed=seed)

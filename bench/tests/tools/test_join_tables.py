@@ -12,7 +12,7 @@ import pytest
 
 from helpers import scripts
 from longtail import cli
-from longtail.report import formats
+from longtail.report import text as report_text
 
 STUDY = """
 name = "made_up"
@@ -86,7 +86,7 @@ def write(path: Path, rows: list[Row], **about: Any) -> Path:
 
 def contents(report: Any) -> dict[str, Any]:
     """What table.json will say."""
-    return json.loads(formats.as_json(*report))
+    return json.loads(report_text.as_json(*report))
 
 
 def rounded(value: Any) -> Any:
@@ -125,7 +125,7 @@ def test_joined_parts_are_what_a_report_of_all_runs_says(
         assert same_statistics(ours.pop("statistics"), theirs["statistics"])
         assert len(theirs.pop("statistics")) >= 8
         assert ours == theirs, name
-    for name in ("table.csv", *(f"all_rates/table.{ending}" for ending in ("csv", "md", "tex"))):
+    for name in (f"all_rates/table.{ending}" for ending in ("md", "tex")):
         kept = [(folder / name).read_bytes() for folder in (tmp_path / "joined", whole)]
         assert kept[0] == kept[1], name
 
@@ -179,7 +179,7 @@ def test_a_later_row_replaces_an_earlier_one_and_that_is_said(
     assert [row["RP"] for row in table["rows"]] == [45.0]
     for folder in (out, out / "all_rates"):
         found = sorted(path.suffix for path in folder.glob("table.*"))
-        assert found == [".csv", ".json", ".md", ".tex", ".txt"]
+        assert found == [".json", ".md", ".tex"]
 
 
 @pytest.mark.parametrize(("higher", "best"), [(True, 0.01), (False, 0.1)])

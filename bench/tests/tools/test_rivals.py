@@ -121,7 +121,6 @@ def test_the_frontier_is_what_nobody_beats_at_its_cost(joined) -> None:
 
 
 def test_the_figure_is_drawn(joined, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     rows = joined.joined(write(tmp_path / "results"))["rows"]
     paths = joined.draw([{**row, "RP": abs(row["RP"])} for row in rows], tmp_path / "figures")
     assert [path.suffix for path in paths] == [".svg", ".png"]

@@ -11,22 +11,18 @@ EXAMPLES = """examples:
   longtail report runs/table1                    tables, figures and report.html next to the runs
   longtail report runs/table1 --out /tmp/report  somewhere else
   longtail report runs --no-figures --no-page    the tables only
-  longtail report --compare runs/a runs/b        two runs, or two studies, side by side
-  longtail report runs/table1 --parquet scores.parquet   every score, for pandas or polars
+
+In Python: longtail.report.read("runs/table1") gives all scores as tables of pandas.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("folder", nargs="?", type=folder, help="folder of runs, at any depth")
+    parser.add_argument("folder", type=folder, help="folder of runs, at any depth")
     parser.add_argument("--out", type=folder, help="where to write (default: the folder itself)")
     parser.add_argument("--title", help="title of the tables and the page")
     parser.add_argument("--paper", help="show the paper's numbers of this table beside ours")
-    parser.add_argument(
-        "--compare", nargs=2, type=Path, metavar=("A", "B"), help="compare two folders of runs"
-    )
-    parser.add_argument("--parquet", type=Path, metavar="FILE", help="export every score")
     parser.add_argument(
         "--log",
         action="append",
@@ -50,13 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    if args.compare:
-        from longtail.report.compare import compare
-        from longtail.support.console import Console
+    from longtail.report import require as require_report
 
-        return compare(*args.compare, console=Console(), as_json=args.json)
-    if args.folder is None:
-        raise ValueError("Name a folder of runs, or two with --compare A B")
+    require_report()
     if args.log:
         from longtail.runs.loggers import require
 
@@ -69,7 +61,6 @@ def main(args: argparse.Namespace) -> int:
         out=args.out,
         title=args.title,
         paper=args.paper,
-        parquet=args.parquet,
         select=not args.no_select,
         figures=not args.no_figures,
         page=not args.no_page,
@@ -80,11 +71,14 @@ def main(args: argparse.Namespace) -> int:
     )
     code = make_report(options)
     if args.log:
-        from longtail.report.results import load
+        from longtail.report.labelling import run_name
+        from longtail.report.reading import read_folder
         from longtail.study.logged import log_result  # and with it torch, which takes seconds
 
         # A run that stands twice, by its weights and then by their average, is logged as the first.
-        runs = {run.id: run for run in reversed(load(args.folder).finished)}
-        for finished in runs.values():
-            log_result(finished, args.log, args.out or args.folder)
+        logged: set[str] = set()
+        for run, labels in read_folder(args.folder).runs:
+            if run.status == "finished" and run.id not in logged:
+                logged.add(run.id)
+                log_result(run, args.log, args.out or args.folder, name=run_name(labels, run.seed))
     return code

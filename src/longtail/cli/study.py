@@ -45,12 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--choose", action="store_true", help="train the seeds of [select] first, then as --best"
     )
-    parser.add_argument(
-        "--best-in",
-        type=Path,
-        metavar="TABLE",
-        help="as --best, but as TABLE says, the table.json of `longtail report --no-select`",
-    )
     parser.add_argument("--seeds", help="other seeds than the file's, such as 0-4 or 0,3,7")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="local processes")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 (default: auto)")
@@ -105,7 +99,6 @@ def main(args: argparse.Namespace) -> int:
         seeds=args.seeds,
         only=tuple(args.only),
         best=args.best,
-        best_in=args.best_in,
         choose=args.choose,
         dry_run=args.dry_run,
         engine=args.engine,

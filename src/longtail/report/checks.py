@@ -25,9 +25,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from longtail.names import KEPT
-from longtail.report.groups import measured
-from longtail.report.labels import method_names
-from longtail.report.statistics import GROWTH, growth
+from longtail.report.labels import measured, method_names
+from longtail.report.statistics import GROWTH, growth, pairs
 from longtail.support import doors
 from longtail.support.modules import import_named
 
@@ -40,7 +39,7 @@ CHECKS: dict[str, Check] = {}
 VERDICTS = ("holds", "fails", "undecided")
 ERRORS = 2.0  # standard errors from zero at which a margin is decided
 GROUP = "longtail.checks"
-_NOT_NAMES = ("method", "policy", "seeds", "tasks", "diverged", "selected")
+COUNTS = ("seeds", "tasks", "diverged", "selected")  # what a row has besides names and numbers
 
 
 def register(name: str) -> Callable[[Check], Check]:
@@ -263,21 +262,19 @@ def find(rows: Rows, **labels: Any) -> dict[str, Any]:
     raise KeyError(", ".join(f"{k}={v}" for k, v in labels.items()))
 
 
-def _pairs(rows: Rows) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+def _pairs(rows: Rows) -> list[tuple[str, Row, Row]]:
     """(name, with MC, without MC) for all that differs only in its policy."""
-
-    def rest(row: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-        named = {k: v for k, v in row.items() if k not in _NOT_NAMES and not measured(k)}
-        return tuple(sorted((k, str(v)) for k, v in named.items()))
-
-    without = {(r.get("method"), rest(r)): r for r in rows if r.get("policy") == "new"}
-    found = []
+    labels = []
     for row in rows:
-        key = (row.get("method"), rest(row))
-        if row.get("policy") == "continual" and key in without:
-            extra = " ".join(f"{k}={v}" for k, v in key[1])
-            name = method_names().get(str(key[0]), str(key[0]))
-            found.append((f"{name} {extra}".strip(), row, without[key]))
+        labels.append({k: v for k, v in row.items() if k not in COUNTS and not measured(k)})
+    found = []
+    for ours, theirs in pairs(labels, "continual", "new", bound=("policy",)):
+        method = str(labels[ours].get("method"))
+        parts = [method_names().get(method, method)]
+        for key, value in sorted(labels[ours].items()):
+            if key not in ("method", "policy"):
+                parts.append(f"{key}={value}")
+        found.append((" ".join(parts), rows[ours], rows[theirs]))
     return found
 
 

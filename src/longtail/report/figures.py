@@ -1,337 +1,614 @@
-"""Figures for print, drawn with matplotlib and saved as SVG, PDF and PNG."""
+"""Figures, said once: each is a panel or several of altair, for the page and for files alike.
+
+A panel's data travel beside it, as columns: the page packs them, files have them inside. Names are
+data: control characters in them are written out, as an SVG may hold none.
+"""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Collection, Iterator
+import json
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import altair as alt
 import numpy as np
+import vl_convert
 
 from longtail.report import series
-from longtail.report.groups import Group, display, pairs
+from longtail.report.frame import Line
+from longtail.report.labels import POLICY_LABELS, display, is_policy, method_names
 from longtail.report.series import Series
-from longtail.report.style import (
-    COLOURS,
-    DIVERGED,
-    MOST_PANELS,
-    Look,
-    axis_for,
-    divergences,
-    line_label,
-    panels,
-    scale_of,
-    wide_span,
-)
-from longtail.report.tables import Table
+from longtail.report.statistics import pairs
+from longtail.report.table import Table
+from longtail.report.verdicts import MC, Finding
 from longtail.support.files import write_atomic
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from longtail.support.terminal import printable
 
 NAMES = (
     "rp_by_tasks",
-    "average_by_tasks",
     "retention_by_age",
     "forgetting_by_size",
     "difference_by_tasks",
-    "score_matrix",
-    "task_sizes",
     "plane",
 )
-MOST_LINES = 21  # six methods with three policies, and some more
-MOST_MARKS = 42  # rows of a plane
-LEGEND_LINE = 0.17  # inches
-PRINT = 0.7  # lines on paper in terms of those on a screen
-SVG_DPI = 72  # a layout for these also fits PDF, and PNG well enough
+# Okabe and Ito's colours, told apart by readers with any colour vision, and four more for ablations
+COLOURS = [
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
+    "#56B4E9", "#A6192E", "#8C6D31", "#777777", "#6A3D9A",
+]  # fmt: skip
+DASHES = {"continual": [1, 0], "kept": [2, 2], "new": [6, 3]}
+OTHER_DASHES = [[8, 2, 2, 2], [10, 3], [4, 4], [1, 3], [10, 2, 2, 2, 2, 2]]
+SHAPES = ["circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-left"]
+VERDICTS = {"holds": COLOURS[0], "undecided": "#8a8f98", "fails": COLOURS[1]}
+GREY = "#888888"
+MOST_PANELS = 6
+MOST_LINES = 100  # of a panel
+MOST_ROWS = 24  # of the figure beside the finding
+DECADES = 1.5  # values that span more of them get a logarithmic axis
+STRONG, PLAIN, THIN = 3.0, 1.8, 1.1  # widths of our lines, of those beside them, of the others
+WIDTH, HEIGHT = 330, 240
+Columns = dict[str, list[Any]]
 
 
-def write(
-    groups: list[Group],
-    table: Table,
-    folder: Path,
-    pair: tuple[str, str],
-    names: Collection[str] = NAMES,
-) -> list[Path]:
-    """Writes every figure of these names that the results allow."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes.
 
+    Attributes:
+        title: what sets it apart from the other panels of its figure.
+        chart: that reads its data by name.
+        data: a table for each of these names, as columns.
+    """
+
+    title: str
+    chart: alt.LayerChart | alt.FacetChart
+    data: dict[str, Columns]
+
+    def spec(self, **size: Any) -> dict[str, Any]:
+        """What Vega-Lite draws, without the data."""
+        return self.chart.properties(**size).to_dict(validate=False)
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    caption: str
+    panels: list[Panel]
+
+    def spec(self) -> dict[str, Any]:
+        """The panels side by side, with their data inside."""
+        charts, datasets = [], {}
+        for panel in self.panels:
+            charts.append(panel.chart.properties(width=WIDTH, height=HEIGHT, title=panel.title))
+            for name, columns in panel.data.items():
+                datasets[name] = records(columns)
+        shared: dict[str, Any] = {"color": "shared", "strokeDash": "shared", "shape": "shared"}
+        joined = alt.hconcat(*charts).resolve_scale(**shared)
+        return {**joined.to_dict(validate=False), "datasets": datasets, "background": "white"}
+
+
+def records(columns: Columns) -> list[dict[str, Any]]:
+    """A table by rows, as Vega reads it."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def write(figures: Sequence[Figure], folder: Path, names: Collection[str] = NAMES) -> list[Path]:
+    """Writes the figures of these names as SVG, PDF and PNG."""
+    paths = []
     folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    # A fixed salt, and no date in the metadata below: the same results give the same files.
-    style: Any = {
-        "svg.hashsalt": "longtail",
-        "font.size": 9,
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-    }
-    with matplotlib.rc_context(style):
-        for name, figure in _draw(groups, table, pair, Figure):
-            if name not in names:
-                continue
-            figure.dpi = SVG_DPI
-            FigureCanvasSVG(figure)
-            _settle(figure)
-            for ending in ("svg", "pdf", "png"):
-                out = io.BytesIO()
-                metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-                figure.savefig(out, format=ending, dpi=140, metadata=metadata)
-                paths.append(folder / f"{name}.{ending}")
-                write_atomic(paths[-1], out.getvalue())
+    for figure in figures:
+        if figure.name in names:
+            svg = vl_convert.vegalite_to_svg(json.dumps(figure.spec()))
+            files = {"svg": svg, "pdf": vl_convert.svg_to_pdf(svg)}
+            files["png"] = vl_convert.svg_to_png(svg, scale=2.0)
+            for ending, content in files.items():
+                paths.append(folder / f"{figure.name}.{ending}")
+                write_atomic(paths[-1], content)
     return paths
 
 
-def _settle(figure: Figure) -> None:
-    """Find the layout once, the slowest part of a figure, and not for each of its files.
+# How lines look ----------------------------------------------------------------------------------
 
-    Without an engine a file is also drawn once, and not a first time to measure it.
+
+@dataclass(frozen=True)
+class Look:
+    """A colour and a dash for every line: no two policies of one method share either.
+
+    A method has a colour, its policies shades of it; rows of an ablation, and more than two
+    policies of one method, have colours of their own, those of the pair first, so that ours has the
+    same one everywhere. Ours is drawn strong.
     """
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-        figure.set_layout_engine(None)
+
+    names: list[str]
+    colours: list[str]
+    dashes: list[list[int]]
+    widths: list[float]
+    shapes: list[str]
+
+    @property
+    def scales(self) -> dict[str, alt.Scale]:
+        def scale(values: list[Any]) -> alt.Scale:
+            return alt.Scale(domain=self.names, range=values)
+
+        looks = {"color": self.colours, "strokeDash": self.dashes, "shape": self.shapes}
+        return {**{name: scale(values) for name, values in looks.items()}}
+
+    def width_of(self, name: str) -> float:
+        return self.widths[self.names.index(name)]
 
 
-def _draw(
-    groups: list[Group], table: Table, pair: tuple[str, str], new: Callable[..., Figure]
-) -> Iterator[tuple[str, Figure]]:
-    look, scale = Look(groups, pair), scale_of(table)
-    parts = panels(groups, table)
-    unit = table.unit
-    for name, compute, x, y, log in (
-        ("rp_by_tasks", series.rp_curve, "tasks learned", f"RP ({unit})", False),
-        (
-            "average_by_tasks",
-            series.average_curve,
-            "tasks learned",
-            f"RP of the average ({unit})",
-            False,
-        ),
-        (
-            "retention_by_age",
-            series.retention,
-            "age of a task (tasks ago)",
-            f"now minus when learned ({unit})",
-            True,
-        ),
-        (
-            "forgetting_by_size",
-            series.forgetting_by_size,
-            "training examples",
-            f"forgetting ({unit})",
-            True,
-        ),
-    ):
-        drawn = [(t, [(g, compute(g, scale)) for g in gs]) for t, gs in parts]
-        drawn = [(t, [(g, s) for g, s in lines if len(s.x)]) for t, lines in drawn]
-        if any(lines for _, lines in drawn):
-            lost = [g for g in groups if not g.finite_runs] if name == "rp_by_tasks" else None
-            yield name, _lines(drawn, look, new, x, y, log, lost=lost)
-    found = [(t, pairs(gs, *pair)) for t, gs in parts]
-    drawn = [(t, [(a, series.difference(a, b, scale)) for a, b in ps]) for t, ps in found]
-    drawn = [(t, [(g, s) for g, s in lines if len(s.x) > 1]) for t, lines in drawn]
-    if any(lines for _, lines in drawn):
-        label = (
-            "RP with MC minus without"
-            if pair == ("continual", "new")
-            else f"RP: {pair[0]} minus {pair[1]}"
-        )
-        yield (
-            "difference_by_tasks",
-            _lines(drawn, look, new, "tasks learned", f"{label} ({unit})", False, zero=True),
-        )
-    yield from _others(groups, table, look, new)
+def look_of(lines: Sequence[Line], pair: tuple[str, str]) -> Look:
+    key = _colour_key(lines)
+    values = _colour_order(lines, key, pair)
+    told_apart = any(is_policy(line.labels, pair[0]) for line in lines)
+    policies: dict[str, None] = dict.fromkeys(pair)
+    policies |= dict.fromkeys(str(line.labels.get("policy")) for line in lines)
+    entries: dict[str, tuple[str, list[int], float, str]] = {}
+    for line in lines:
+        value, policy = str(line.labels.get(key)), str(line.labels.get("policy"))
+        place, rank = values.index(value), list(policies).index(policy)
+        colour = COLOURS[place % len(COLOURS)]
+        if key == "method":
+            colour = shaded(colour, 0.0 if rank == 0 else 0.35 if rank == 1 else 0.6)
+        dash = DASHES.get(policy) or OTHER_DASHES[rank % len(OTHER_DASHES)]
+        if key == "row":
+            dash = list(DASHES.values())[place // len(COLOURS) % 3]
+        strong = is_policy(line.labels, pair[0])
+        beside = key != "method" and is_policy(line.labels, pair[1])
+        width = STRONG if strong else PLAIN if beside or not told_apart else THIN
+        shape = SHAPES[place % len(SHAPES)]
+        entries.setdefault(legend_name(lines, line), (colour, dash, width, shape))
+    colours, dashes, widths, shapes = (list(looks) for looks in zip(*entries.values(), strict=True))
+    return Look(list(entries), colours, dashes, widths, shapes)
+
+
+def _colour_key(lines: Sequence[Line]) -> str:
+    """The label that has a colour for each of its values."""
+    if any("row" in line.labels for line in lines):
+        return "row"
+    methods = {str(line.labels.get("method")) for line in lines}
+    policies = {str(line.labels.get("policy")) for line in lines}
+    return "policy" if len(methods) == 1 and len(policies) > 2 else "method"
+
+
+def _colour_order(lines: Sequence[Line], key: str, pair: tuple[str, str]) -> list[str]:
+    values = dict.fromkeys(str(line.labels.get(key)) for line in lines)
+    if key == "method":  # so that two reports give a method the same colour
+        return [*filter(values.__contains__, method_names()), *values.keys() - method_names()]
+    ours = []
+    for policy in pair:
+        for line in lines:
+            if is_policy(line.labels, policy):
+                ours.append(str(line.labels.get(key)))
+    return list(dict.fromkeys([*ours, *values]))
+
+
+def shaded(colour: str, share: float) -> str:
+    """A colour, so much of the way to a light grey.
+
+    >>> shaded("#000000", 0.5)
+    '#5c5c5c'
+    """
+    mixed = "#"
+    for place in (1, 3, 5):
+        part = int(colour[place : place + 2], 16)
+        mixed += f"{round(part + share * (0xB8 - part)):02x}"
+    return mixed
+
+
+def legend_name(lines: Sequence[Line], line: Line) -> str:
+    """The name of a line in a legend, with its mark where seeds of it diverged."""
+    alike = [other for other in lines if other.short == line.short]
+    lost, runs = sum(one.lost for one in alike), sum(len(one.entries) for one in alike)
+    mark = f" † ({lost} of {runs} diverged)" if lost else ""
+    return printable(f"{line.short}{mark}")
+
+
+def panels_of(lines: Sequence[Line], table: Table) -> list[tuple[str, list[Line]]]:
+    """Lines by the label that is neither method nor policy, such as `setting`."""
+    names: dict[str, None] = {}
+    for line in lines:
+        names |= dict.fromkeys(line.labels)
+    rest = [name for name in names if name not in ("method", "policy", *POLICY_LABELS)]
+    for name in ([table.columns] if table.columns in rest else []) + rest:
+        parts: dict[str, list[Line]] = {}
+        for line in lines:
+            parts.setdefault(_title(str(name), line.labels.get(str(name))), []).append(line)
+        if 1 < len(parts) <= MOST_PANELS:
+            return list(parts.items())
+    return [("", list(lines))]
+
+
+def _title(key: str, value: Any) -> str:
+    text = display(key, value)  # a number, yes or no says nothing without its name
+    return printable(text if isinstance(value, str) else f"{key.replace('_', ' ')} {text}")
+
+
+# Axes --------------------------------------------------------------------------------------------
+
+
+def axis_for(drawn: Sequence[Sequence[Series]]) -> alt.Scale:
+    """The axis of panels with these lines: logarithmic where their ends span decades.
+
+    On both sides of zero where some of them are negative, linear close to it.
+    """
+    ends, positive = [], True
+    for panel in drawn:
+        last = np.abs([one.mean[-1] for one in panel])
+        ends.append(last[np.isfinite(last) & (last > 0)])
+        for one in panel:
+            positive &= bool((one.mean[np.isfinite(one.mean)] > 0).all())
+    if not any(len(e) > 1 and np.log10(e.max() / e.min()) > DECADES for e in ends):
+        return alt.Scale(zero=False)
+    if positive:
+        return alt.Scale(type="log")
+    # The panel with the smallest values must show them too.
+    width = min(float(np.median(e)) for e in ends if len(e)) / 10
+    return alt.Scale(type="symlog", constant=float(f"{width:.1g}"))
+
+
+def wide_span(values: Sequence[float]) -> bool:
+    """Whether numbers are all positive and span decades."""
+    known = np.array(values)[np.isfinite(values)]
+    if not len(known) or known.min() <= 0:
+        return False
+    return float(np.log10(known.max() / known.min())) > DECADES
+
+
+def _words(scale: alt.Scale) -> str:
+    kind = scale.to_dict().get("type")
+    words = {"log": " (logarithmic axis)", "symlog": " (logarithmic on both sides of zero)"}
+    return words.get(str(kind), "")
+
+
+# Lines over something ----------------------------------------------------------------------------
+
+
+def draw(lines: Sequence[Line], table: Table, pair: tuple[str, str]) -> Iterator[Figure]:
+    """Every figure that the results allow."""
+    if not lines:
+        return
+    unit, parts = table.unit, panels_of(lines, table)
+    words = "with MC minus without" if pair == MC else " minus ".join(map(printable, pair))
+    compute: Callable[[Line, float], Series]
+    for name, caption, compute, x, y in (
+        ("rp_by_tasks", "RP over the tasks learned so far", series.rp_curve,
+         "tasks learned", f"RP ({unit})"),
+        ("retention_by_age", "Retention of a task by its age", series.retention,
+         "tasks learned since", f"now minus when learned ({unit})"),
+        ("forgetting_by_size", "Forgetting by task size, the long tail on the left",
+         series.forgetting_by_size, "training examples", f"forgetting ({unit})"),
+    ):  # fmt: skip
+        drawn = []
+        for title, some in parts:
+            computed = [(line, compute(line, table.scale)) for line in some]
+            drawn.append((title, computed))
+        yield from _lines(name, caption, drawn, look_of(lines, pair), (x, y))
+    drawn = []
+    for title, some in parts:
+        computed = []
+        for a, b in pairs([line.labels for line in some], *pair):
+            computed.append((some[a], series.difference(some[a], some[b], table.scale)))
+        drawn.append((title, computed))
+    caption, axes = f"Difference of RP, {words}", ("tasks learned", f"difference of RP ({unit})")
+    yield from _lines("difference_by_tasks", caption, drawn, look_of(lines, pair), axes)
+    yield from _plane(parts, lines, table, pair)
 
 
 def _lines(
-    parts: list[tuple[str, list[tuple[Group, Series]]]],
+    name: str,
+    caption: str,
+    parts: Sequence[tuple[str, list[tuple[Line, Series]]]],
     look: Look,
-    new: Callable[..., Figure],
-    x: str,
-    y: str,
-    log: bool,
-    zero: bool = False,
-    lost: list[Group] | None = None,
-) -> Figure:
-    from matplotlib.ticker import NullLocator
-
-    figure = new(figsize=(max(5.2, 3.6 * len(parts)), 3.3), layout="constrained")
-    axes = figure.subplots(1, len(parts), squeeze=False)[0]
-    entries: dict[str, Any] = {}
-    everything = [g for _, lines in parts for g, _ in lines]
-    axis = axis_for([[s for _, s in lines] for _, lines in parts])
-    for ax, (title, lines) in zip(axes, parts, strict=True):
-        for g, s in _first(lines, MOST_LINES):
-            dash = "-" if zero else look.dash(g)
-            label = line_label(everything, g.line)
-            if zero and "row" not in g.labels:
-                label = display("method", g.labels.get("method")) + g.mark
-            alone = len(s.x) == 1  # as of multi-task training, which is scored at the end
-            few = "." if alone or (len(s.x) < 30 and look.strong(g)) else ""
-            colour = look.colour(g)
-            width, on_top = PRINT * look.width(g), 3 if look.strong(g) else 2
-            (entries[label],) = ax.plot(
-                s.x, s.mean, dash, marker=few, color=colour, lw=width, zorder=on_top
-            )
-            if zero or look.strong(g):  # of every line they would hide each other
-                low, high = s.mean - s.half, s.mean + s.half
-                # An interval that reaches zero has no place on a logarithmic axis.
-                shown = low > 0 if axis.kind == "log" else None
-                ax.fill_between(s.x, low, high, where=shown, color=colour, alpha=0.15, lw=0)
-            if lost is not None and g.diverged:
-                crosses = ax.scatter(*divergences(g, s), marker=DIVERGED, color=colour, zorder=4)
-                entries["† a seed diverged, left out"] = crosses
-        for g in lost or ():  # no seed of it has a line
-            entries[line_label([*everything, *(lost or ())], g.line)] = ax.scatter(
-                [], [], marker=DIVERGED, color=look.colour(g)
-            )
-        _say_left_out(entries, ax, len(lines) - MOST_LINES, title)
-        ax.set(title=title, xlabel=x, ylabel=y if ax is axes[0] else "")
-        if zero:
-            ax.axhline(0, color="grey", lw=0.8)
-        if log:
-            ax.set_xscale("symlog", linthresh=1)
-            ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        else:
-            ax.locator_params(axis="x", nbins=5 if len(parts) == 1 else 4)  # more would overlap
-        if axis.kind != "linear":
-            wide = {"linthresh": axis.width} if axis.kind == "symlog" else {}
-            ax.set_yscale(axis.kind, **wide)
-        if axis.kind == "symlog" and lines:
-            ax.set_yticks(axis.ticks(np.concatenate([s.mean for _, s in lines])))
-            ax.yaxis.set_minor_locator(NullLocator())
-    _legend(figure, entries)
-    return figure
+    axes: tuple[str, str],
+) -> Iterator[Figure]:
+    """A figure of lines with bands, where there are any."""
+    drawn = []
+    for title, computed in parts:
+        drawn.append((title, [(line, one) for line, one in computed if one.drawn]))
+    if not any(some for _, some in drawn):
+        return
+    scale = axis_for([[one for _, one in some] for _, some in drawn])
+    panels = []
+    every = [line for _, computed in parts for line, _ in computed]
+    for number, (title, some) in enumerate(drawn):
+        if some:
+            data = _line_data(name, every, _first(some), look, scale)
+            named = {f"{name} {number} {table}": columns for table, columns in data.items()}
+            panels.append(Panel(title, _line_chart(list(named), look, axes, scale, name), named))
+    more = sum(max(0, len(some) - MOST_LINES) for _, some in drawn)
+    left_out = f"; and {more} more, not drawn" if more else ""
+    yield Figure(name, caption + _words(scale) + left_out, panels)
 
 
-def _first(lines: list[tuple[Group, Series]], most: int) -> list[tuple[Group, Series]]:
+def _first(drawn: list[tuple[Line, Series]]) -> list[tuple[Line, Series]]:
     """As many of them as there is room for; multi-task training, which bounds them, is one."""
-    if len(lines) <= most:
-        return lines
-    bounds = [line for line in lines if line[0].labels.get("method") == "multitask"]
-    others = [line for line in lines if line[0].labels.get("method") != "multitask"]
-    kept = others[: max(0, most - len(bounds))] + bounds
-    return [line for line in lines if any(line is one for one in kept)][:most]
+    bounds = [entry for entry in drawn if entry[0].labels.get("method") == "multitask"]
+    others = [entry for entry in drawn if entry[0].labels.get("method") != "multitask"]
+    return (others[: max(0, MOST_LINES - len(bounds))] + bounds)[:MOST_LINES]
 
 
-def _say_left_out(entries: dict[str, Any], ax: Any, more: int, title: str) -> None:
-    """In the legend, that there was no room for so many."""
-    if more > 0:
-        where = f" ({title})" if title else ""
-        entries[f"and {more} more, not drawn{where}"] = ax.scatter([], [], marker="")
+def _line_data(
+    name: str, every: Sequence[Line], drawn: Sequence[tuple[Line, Series]], look: Look, scale: Any
+) -> dict[str, Columns]:
+    """The points of lines, and the places where seeds diverged."""
+    log = scale.to_dict().get("type") == "log"
+    points: Columns = {
+        key: [] for key in ("line", "row", "x", "y", "low", "high", "half", "strong")
+    }
+    points["alone"] = []
+    marks: Columns = {"line": [], "x": [], "y": []}
+    for line, whole in drawn:
+        one, called = series.thinned(whole), legend_name(every, line)
+        strong = look.width_of(called) >= STRONG or len(look.names) < 4
+        low, high = one.mean - one.half, one.mean + one.half
+        if log:  # an interval that reaches zero ends at a tenth of the mean
+            low = np.maximum(low, one.mean / 10)
+        count = len(one.x)
+        points["line"] += [called] * count
+        points["row"] += [printable(line.name)] * count
+        points["x"] += rounded(one.x)
+        for key, values in (("y", one.mean), ("low", low), ("high", high), ("half", one.half)):
+            points[key] += rounded(values)
+        points["strong"] += [strong] * count
+        points["alone"] += [count == 1 or (count < 30 and strong)] * count
+        for x, y in series.divergences(line, whole) if name == "rp_by_tasks" else ():
+            for key, value in (("line", called), ("x", x), ("y", y)):
+                marks[key].append(value)
+    return {"points": points, "marks": marks}
 
 
-def _legend(figure: Figure, entries: dict[str, Any]) -> None:
-    if len(entries) > 1:
-        width, height = figure.get_size_inches()
-        figure.set_size_inches(width, max(height, LEGEND_LINE * (len(entries) + 1)))
-        place = "outside right upper"
-        figure.legend(entries.values(), entries.keys(), loc=place, fontsize=8, frameon=False)
+def rounded(values: np.ndarray) -> list[float | int | None]:
+    """Five significant digits, which is what a reader can use and what compresses well."""
+    short: list[float | int | None] = []
+    for value in np.asarray(values, np.float64).tolist():
+        if not math.isfinite(value):
+            short.append(None)
+        else:
+            short.append(int(value) if value == int(value) else float(f"{value:.5g}"))
+    return short
 
 
-def _others(
-    groups: list[Group], table: Table, look: Look, new: Callable[..., Figure]
-) -> Iterator[tuple[str, Figure]]:
-    scale = scale_of(table)
-    found = [
-        (g, h)
-        for g in groups
-        for h in [series.heat(run, scale) for run in g.finite_runs[:1]]
-        if h is not None
+def _line_chart(
+    data: Sequence[str], look: Look, axes: tuple[str, str], scale: alt.Scale, name: str
+) -> alt.LayerChart | alt.FacetChart:
+    points, marks = map(alt.NamedData, data)
+    alone = alt.selection_point(name="alone", fields=["line"], bind="legend")
+    scales = look.scales
+    along = name in ("rp_by_tasks", "difference_by_tasks")
+    x_scale = alt.Scale(nice=False) if along else alt.Scale(type="symlog", constant=1)
+    x = alt.X("x:Q", title=axes[0], scale=x_scale, axis=alt.Axis(format="~s", labelOverlap=True))
+    y = alt.Y("y:Q", title=axes[1], scale=scale, axis=alt.Axis(format="~g", labelOverlap=True))
+    columns = 1 if len(look.names) < 3 else 2
+    legend = alt.Legend(
+        orient="bottom", columns=columns, title=None, labelLimit=300, symbolSize=300
+    )
+    colour = alt.Color("line:N", scale=scales["color"], legend=legend)
+    dash = alt.StrokeDash("line:N", scale=scales["strokeDash"], legend=legend)
+    shown = alt.when(alone).then(alt.value(1)).otherwise(alt.value(0.08))
+    band = (
+        alt.Chart(points)
+        .transform_filter("datum.strong")
+        .mark_area(interpolate="linear")
+        .encode(
+            x=x,
+            y=alt.Y("low:Q", scale=scale, title=axes[1]),
+            y2="high:Q",
+            color=colour,
+            detail="row:N",
+            opacity=alt.when(alone).then(alt.value(0.15)).otherwise(alt.value(0.0)),
+        )
+    )
+    tips = [
+        alt.Tooltip("row:N", title=" "),
+        alt.Tooltip("x:Q", title=axes[0], format=",~r"),
+        alt.Tooltip("y:Q", title=axes[1], format=".4~r"),
+        alt.Tooltip("half:Q", title="95% interval ±", format=".3~r"),
     ]
-    if found:
-        drawn = _heat(found[:MOST_PANELS], table, new)
-        if len(found) > MOST_PANELS:
-            drawn.suptitle(f"the first {MOST_PANELS} of {len(found)} rows", fontsize=8)
-        yield "score_matrix", drawn
-    sizes = next((s for s in (series.sizes(g) for g in groups) if s is not None), None)
-    if sizes is not None and len(sizes) > 1:
-        figure = new(figsize=(4.6, 3.2), layout="constrained")
-        ax = figure.subplots()
-        ax.plot(np.arange(1, len(sizes) + 1), sizes, color=COLOURS[0])
-        ax.set_xscale("log")
-        ax.set_yscale("symlog", linthresh=1)
-        ax.set(xlabel="rank of the task", ylabel="training examples", ylim=(0, None))
-        yield "task_sizes", figure
-    if any(np.isfinite(g.values("LP")).any() and np.isfinite(g.values("RP")).any() for g in groups):
-        yield "plane", _plane(groups, table, look, new)
+    wide = alt.when("datum.strong").then(alt.value(STRONG)).otherwise(alt.value(1.6))
+    drawn = alt.Chart(points).encode(x=x, y=y, color=colour, opacity=shown, tooltip=tips)
+    line = drawn.mark_line().encode(strokeDash=dash, detail="row:N", strokeWidth=wide)
+    dots = drawn.mark_point(filled=True, size=36).transform_filter("datum.alone")
+    crosses = (
+        alt.Chart(marks)
+        .mark_text(text="✕", fontSize=15, fontWeight="bold")
+        .encode(x="x:Q", y="y:Q", color=colour, opacity=shown)
+    )
+    zero = alt.Chart().mark_rule(color=GREY).encode(y=alt.datum(0))
+    layers = [band, line, dots, crosses]
+    kind = scale.to_dict().get("type")
+    if name != "rp_by_tasks" and kind != "log":
+        layers.insert(0, zero)
+    return alt.layer(*layers).add_params(alone)
 
 
-def _heat(
-    found: list[tuple[Group, tuple[np.ndarray, np.ndarray, np.ndarray]]],
+# Learned against retained ------------------------------------------------------------------------
+
+
+def _plane(
+    parts: Sequence[tuple[str, list[Line]]],
+    lines: Sequence[Line],
     table: Table,
-    new: Callable[..., Figure],
-) -> Figure:
-    rows = -(-len(found) // 3)
-    figure = new(figsize=(3.4 * min(len(found), 3) + 0.8, 2.9 * rows), layout="constrained")
-    axes = figure.subplots(rows, min(len(found), 3), squeeze=False).ravel()
-    # The middle 98%: one diverged task must not turn everything else into one colour.
-    values = np.concatenate([h[2][np.isfinite(h[2])] for _, h in found])
-    low, high = np.percentile(values, [1, 99])
-    image = None
-    for ax, (g, (after, starts, matrix)) in zip(axes, found, strict=False):
-        edges = np.append(
-            starts, starts[-1] + max(1, starts[-1] - (starts[-2] if len(starts) > 1 else 0))
-        )
-        image = ax.pcolormesh(
-            edges + 0.5,
-            np.arange(len(after) + 1),
-            matrix,
-            cmap="viridis",
-            vmin=low,
-            vmax=high,
-            rasterized=True,
-        )
-        ticks = np.unique(np.linspace(0, len(after) - 1, 5).astype(int))
-        ax.set_yticks(ticks + 0.5, [f"{after[i]:,}" for i in ticks])
-        ax.set_title(f"{g.name}, seed {g.finite_runs[0].seed}", fontsize=8)
-        ax.set(xlabel="task", ylabel="after learning" if ax in axes[::3] else "")
-        ax.grid(False)
-    for ax in axes[len(found) :]:
-        ax.set_axis_off()
-    if image is not None:
-        figure.colorbar(image, ax=axes, label=f"score ({table.unit})", extend="both")
-    return figure
-
-
-def _plane(groups: list[Group], table: Table, look: Look, new: Callable[..., Figure]) -> Figure:
+    pair: tuple[str, str],
+) -> Iterator[Figure]:
     """LP against RP: on the diagonal nothing that was learned is lost."""
-    parts, scale = panels(groups, table), scale_of(table)
-    figure = new(figsize=(max(5.2, 3.7 * len(parts)), 3.5), layout="constrained")
-    axes = figure.subplots(1, len(parts), squeeze=False)[0]
-    entries: dict[str, Any] = {}
-    for ax, (title, part) in zip(axes, parts, strict=True):
-        points = []
-        for g in part[:MOST_MARKS]:
-            values = [g.values(metric) * scale for metric in ("LP", "RP")]
-            if all(np.isfinite(v).any() for v in values):
-                x, y = (float(np.nanmean(v)) for v in values)
-                fill = look.colour(g) if g.labels.get("policy") != "new" else "none"
-                entries[line_label(groups, g.line)] = ax.scatter(
-                    x, y, marker=look.marker(g), s=90 if look.strong(g) else 42,
-                    edgecolors=look.colour(g), facecolors=fill,
-                )  # fmt: skip
-                points.append((x, y))
-        _say_left_out(entries, ax, len(part) - MOST_MARKS, title)
-        ends = np.array(points)
-        if wide_span(ends):
-            ax.set(xscale="log", yscale="log")
-        if len(ends):
-            low, high = max(ends[:, 0].min(), ends[:, 1].min()), ends.max()
-            ax.axline(
-                (low, low),
-                (high, high) if high > low else (low * 1.01 + 1e-9, low * 1.01 + 1e-9),
-                color="grey",
-                lw=0.8,
-                ls=":",
-            )
-        ax.set(
-            title=title,
-            xlabel=f"LP ({table.unit})",
-            ylabel=f"RP ({table.unit})" if ax is axes[0] else "",
-        )
-    _legend(figure, entries)
+    look, panels = look_of(lines, pair), []
+    for number, (title, some) in enumerate(parts):
+        points: Columns = {"line": [], "row": [], "x": [], "y": [], "strong": []}
+        for line in some[:MOST_LINES]:
+            learned, retained = line.mean("LP"), line.mean("RP")
+            if learned is not None and retained is not None:
+                called = legend_name(lines, line)
+                strong = is_policy(line.labels, pair[0])
+                row = (called, printable(line.name), learned, retained, strong)
+                for key, value in zip(points, row, strict=True):
+                    points[key].append(value)
+        if points["x"]:
+            name = f"plane {number}"
+            data = {f"{name} points": points, f"{name} diagonal": _diagonal(points)}
+            panels.append(Panel(title, _plane_chart(list(data), points, look, table.unit), data))
+    if panels:
+        yield Figure("plane", "Learned (LP) against retained (RP); dotted: nothing is lost", panels)
+
+
+def _diagonal(points: Columns) -> Columns:
+    ends = [max(min(points["x"]), min(points["y"])), max(*points["x"], *points["y"])]
+    return {"x": ends, "y": ends}
+
+
+def _plane_chart(
+    data: Sequence[str], points: Columns, look: Look, unit: str
+) -> alt.LayerChart | alt.FacetChart:
+    kind = "log" if wide_span([*points["x"], *points["y"]]) else "linear"
+    scale, scales = alt.Scale(type=kind, zero=False), look.scales
+    alone = alt.selection_point(name="alone", fields=["line"], bind="legend")
+    axis = alt.Axis(format="~g", labelOverlap=True)
+    x = alt.X("x:Q", title=f"LP ({unit})", scale=scale, axis=axis)
+    y = alt.Y("y:Q", title=f"RP ({unit})", scale=scale, axis=axis)
+    named, diagonal = map(alt.NamedData, data)
+    legend = alt.Legend(orient="bottom", columns=2, title=None, labelLimit=300)
+    size = alt.when("datum.strong").then(alt.value(160)).otherwise(alt.value(70))
+    marks = alt.Chart(named).mark_point(strokeWidth=2)
+    dots = marks.encode(
+        x=x,
+        y=y,
+        color=alt.Color("line:N", scale=scales["color"], legend=legend),
+        shape=alt.Shape("line:N", scale=scales["shape"], legend=legend),
+        size=size,
+        fillOpacity=alt.when("datum.strong").then(alt.value(1)).otherwise(alt.value(0)),
+        opacity=alt.when(alone).then(alt.value(1)).otherwise(alt.value(0.08)),
+        tooltip=[
+            alt.Tooltip("row:N", title=" "),
+            alt.Tooltip("x:Q", title="LP", format=".4~r"),
+            alt.Tooltip("y:Q", title="RP", format=".4~r"),
+        ],
+    )
+    rule = alt.Chart(diagonal).mark_line(color=GREY, strokeDash=[2, 2]).encode(x=x, y=y)
+    return alt.layer(rule, dots).add_params(alone)
+
+
+# Beside the finding ------------------------------------------------------------------------------
+
+
+def of_finding(
+    said: Finding, lines: Sequence[Line], table: Table, pair: tuple[str, str]
+) -> Figure | None:
+    """What the finding's checks compare, or all rows."""
+    if said.numbers == ("first_quarter", "last_quarter"):
+        subject = said.subject
+        both = _pairs_with_curves(lines, pair)
+        named = [two for two in both if subject in map(str, two[0].labels.values())]
+        if both:
+            return _curves((named or both)[0], table, pair, subject if named else "")
+    points = said.points()
+    if points and all(name for name, *_ in points):
+        return _changes(points, said, table)
+    if len(lines) == 1 and len(lines[0].curves[0]) > 1:
+        return _curves(lines, table, pair, "")
+    return _dots(lines, table, pair)
+
+
+def _pairs_with_curves(lines: Sequence[Line], pair: tuple[str, str]) -> list[list[Line]]:
+    both = []
+    for a, b in pairs([line.labels for line in lines], *pair):
+        if len(lines[a].curves[0]) > 1 and len(lines[b].curves[0]) > 1:
+            both.append([lines[a], lines[b]])
+    return both
+
+
+def _curves(lines: Sequence[Line], table: Table, pair: tuple[str, str], title: str) -> Figure:
+    """RP of one line or two over the tasks, each with its band."""
+    computed = [(line, series.rp_curve(line, table.scale)) for line in lines]
+    words = "Retained performance (RP) over the tasks learned so far"
+    words += ", with 95% bands" if any(np.isfinite(one.half).any() for _, one in computed) else ""
+    words += f": {title}" if title else ""
+    look, axes = look_of(lines, pair), ("tasks learned", f"RP ({table.unit})")
+    (figure,) = _lines("finding", words, [("", computed)], look, axes)
     return figure
+
+
+def _changes(
+    points: Sequence[tuple[str, float, float, str]], said: Finding, table: Table
+) -> Figure:
+    """One line a method from the first number of a claim to the second, coloured by its verdict."""
+    more, shown = len(points) - MOST_ROWS, points[:MOST_ROWS]
+    data: Columns = {"name": [], "low": [], "high": [], "verdict": []}
+    for row in shown:
+        for key, value in zip(data, row, strict=True):
+            data[key].append(printable(value) if isinstance(value, str) else value)
+    kind = "log" if wide_span([*data["low"], *data["high"]]) else "linear"
+    scale = alt.Scale(type=kind, zero=False)
+    colour = alt.Color(
+        "verdict:N",
+        scale=alt.Scale(domain=list(VERDICTS), range=list(VERDICTS.values())),
+        legend=None,
+    )
+    x = alt.X("low:Q", title=f"{said.metric} ({table.unit})", scale=scale)
+    tips = ["name:N", alt.Tooltip("low:Q", title="from"), alt.Tooltip("high:Q", title="to")]
+    named = "finding 0 points"
+    base = alt.Chart(alt.NamedData(named)).encode(y=_names(data["name"]), color=colour)
+    tipped = base.encode(tooltip=[*tips, "verdict:N"])
+    chart = alt.layer(
+        base.mark_rule(strokeWidth=3).encode(x=x, x2="high:Q"),
+        tipped.mark_point(size=110, strokeWidth=2.5, filled=False).encode(x=x),
+        tipped.mark_point(size=110, strokeWidth=2.5, filled=True).encode(x="high:Q"),
+    )
+    known = {"without_mc": "without MC", "kept": "kept", "with_mc": "with MC"}
+    hollow, filled = (known.get(name, name) for name in said.numbers or ("", ""))
+    caption = f"{said.metric}: hollow {hollow}, filled {filled}; blue: holds"
+    for verdict, name in (("undecided", "grey"), ("fails", "orange")):
+        caption += f", {name}: {verdict}" if verdict in data["verdict"] else ""
+    caption += _words(scale) + (f"; and {more} more, not drawn" if more > 0 else "")
+    return Figure("finding", caption, [Panel("", chart, {named: data})])
+
+
+def _names(names: Sequence[str]) -> alt.Y:
+    """A name for every height, the first at the top."""
+    axis = alt.Axis(labelLimit=260, grid=False)
+    return alt.Y("name:N", sort=list(names), title=None, axis=axis)
+
+
+def _dots(lines: Sequence[Line], table: Table, pair: tuple[str, str]) -> Figure | None:
+    """RP of every row with its standard error, of many rows the first."""
+    data: Columns = {"name": [], "line": [], "mean": [], "low": [], "high": [], "se": []}
+    for line, row in zip(lines, table.rows, strict=True):
+        if row["RP"] is not None:
+            error = row.get("RP_se") or 0.0
+            name = printable(line.name + line.mark)
+            ends = row["RP"] - error, row["RP"] + error
+            values = (name, legend_name(lines, line), row["RP"], *ends, error)
+            for key, value in zip(data, values, strict=True):
+                data[key].append(value)
+    every = len(data["name"])
+    if table.kinds.mixed or every < 2:
+        return None
+    data = {key: values[:MOST_ROWS] for key, values in data.items()}
+    kind = "log" if wide_span(data["mean"]) else "linear"
+    if kind == "log":  # an interval that reaches zero ends at a tenth of the mean
+        data["low"] = np.maximum(data["low"], np.array(data["mean"]) / 10).tolist()
+    scale, colours = alt.Scale(type=kind, zero=False), look_of(lines, pair).scales["color"]
+    named = "finding 0 points"
+    base = alt.Chart(alt.NamedData(named)).encode(
+        y=_names(data["name"]),
+        color=alt.Color("line:N", scale=colours, legend=None),
+        tooltip=["name:N", alt.Tooltip("mean:Q", title="RP"), alt.Tooltip("se:Q", title="error")],
+    )
+    low = alt.X("low:Q", title=f"RP ({table.unit})", scale=scale)
+    bar = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q")
+    dot = base.mark_point(size=90, filled=True).encode(x="mean:Q")
+    drawn = len(data["name"])
+    which = "every row" if every == drawn else f"the first {drawn} of {every} rows"
+    caption = f"RP of {which}, mean ± standard error" + _words(scale)
+    return Figure("finding", caption, [Panel("", alt.layer(bar, dot), {named: data})])
+
+
+def tables_of(figures: Sequence[Figure]) -> Mapping[str, Columns]:
+    """The data of all panels, by name."""
+    tables: dict[str, Columns] = {}
+    for figure in figures:
+        for panel in figure.panels:
+            tables |= panel.data
+    return tables

@@ -18,44 +18,58 @@ RESERVED = ("seed", "method", "policy", "benchmark", "seeds", "diverged", "selec
 RESERVED += (CHOOSES,)
 
 
-class Labelled(Protocol):
-    id: str
-    config: dict[str, Any]
-    summary: dict[str, Any]
-    labels: dict[str, Any]
+class Described(Protocol):
+    """A run as far as its name is made of it."""
 
+    @property
+    def id(self) -> str: ...
+    @property
+    def config(self) -> dict[str, Any]: ...
+    @property
+    def summary(self) -> dict[str, Any]: ...
     @property
     def seed(self) -> int: ...
 
 
-R = TypeVar("R", bound=Labelled)
+R = TypeVar("R", bound=Described)
 NO_WARM_UP = "continual without warm-up"  # what our studies call Continual Adam with beta3 = 0
 BESIDE = "beside"  # report.average: a row of its own for the average of a run's weights
 AVERAGES = {"task": "task average", "ema": "ema"}  # what train.average is called in a policy's name
 
 
-def label(runs: list[R], plan: dict[str, Any]) -> list[R]:
-    """Names every run by what tells it apart: the study's labels, else the settings that vary."""
+def label(runs: Sequence[R], plan: Mapping[str, Any]) -> list[tuple[R, dict[str, Any]]]:
+    """Every run with what tells it apart: the study's labels, else the settings that vary.
+
+    Runs that the study does not name, left over from an earlier file of it, are left out.
+    """
+    by_id = {run.id: run for run in runs}
     planned = {entry["id"]: entry["labels"] for entry in plan.get("runs", [])}
     if planned:
-        runs = [run for run in runs if run.id in planned]  # left over from an earlier study file
-        for run in runs:
-            run.labels = dict(planned[run.id])
-        order = {identity: i for i, identity in enumerate(planned)}
-        return sorted(runs, key=lambda run: order[run.id])
+        return [(by_id[i], dict(labels)) for i, labels in planned.items() if i in by_id]
     flats = [dict(_flatten(run.config)) for run in runs]
-    methods = [str(flat.get("method", "?")) for flat in flats]
-    named = [str(run.summary.get("method_name", m)) for run, m in zip(runs, methods, strict=True)]
-    shown = method_labels(dict(zip(methods, named, strict=True)))
-    for run, method in zip(runs, methods, strict=True):
-        run.labels = {"method": shown[method], "policy": policy_name(run.config)}
-    if len({flat.get("benchmark") for flat in flats}) > 1:
-        for run, flat in zip(runs, flats, strict=True):
-            run.labels["benchmark"] = str(flat.get("benchmark", "?"))
-    for key, name in label_names(_varying(runs, flats)).items():
-        for run, flat in zip(runs, flats, strict=True):
-            run.labels[name] = flat.get(key)
-    return sorted(runs, key=_place)
+    labels = _named(runs, flats)
+    several = len({flat.get("benchmark") for flat in flats}) > 1
+    if several:
+        for own, flat in zip(labels, flats, strict=True):
+            own["benchmark"] = str(flat.get("benchmark", "?"))
+    for key, name in label_names(_varying(labels, flats)).items():
+        for own, flat in zip(labels, flats, strict=True):
+            own[name] = flat.get(key)
+    return sorted(zip(runs, labels, strict=True), key=_place)
+
+
+def _named(runs: Sequence[Described], flats: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The method and the policy of every run."""
+    called: dict[str, str] = {}
+    for run, flat in zip(runs, flats, strict=True):
+        method = str(flat.get("method", "?"))
+        called[method] = str(run.summary.get("method_name", method))
+    shown = method_labels(called)
+    labels = []
+    for run, flat in zip(runs, flats, strict=True):
+        method = shown[str(flat.get("method", "?"))]
+        labels.append({"method": method, "policy": policy_name(run.config)})
+    return labels
 
 
 def label_names(keys: Sequence[str], taken: Collection[str] = ()) -> dict[str, str]:
@@ -118,23 +132,28 @@ def method_labels(named: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _place(run: Labelled) -> tuple[Any, ...]:
+def _place(named: tuple[Described, Mapping[str, Any]]) -> tuple[Any, ...]:
     """The paper's order of methods and policies, then the other labels, then seeds."""
-    known = (tuple(method_names()), tuple(POLICIES))
-    named = zip((run.labels["method"], run.labels["policy"]), known, strict=True)
-    rank = [(order.index(n) if n in order else len(order), n) for n, order in named]
-    return (*rank, json.dumps(run.labels, default=str), run.seed)
+    run, labels = named
+    rank = []
+    for key, order in (("method", tuple(method_names())), ("policy", tuple(POLICIES))):
+        name = labels[key]
+        rank.append((order.index(name) if name in order else len(order), name))
+    return (*rank, json.dumps(labels, default=str), run.seed)
 
 
-def _varying(runs: Sequence[Labelled], flats: list[dict[str, Any]]) -> list[str]:
+def _varying(labels: Sequence[Mapping[str, Any]], flats: Sequence[dict[str, Any]]) -> list[str]:
     """Settings that differ between runs of one method, policy and benchmark, seeds apart."""
     seen: dict[tuple[Any, ...], set[str]] = {}
-    for run, flat in zip(runs, flats, strict=True):
+    for own, flat in zip(labels, flats, strict=True):
         for key, value in flat.items():
             if key.partition(".")[0] not in NAMING:
-                seen.setdefault((*run.labels.values(), key), set()).add(json.dumps(value))
-    keys = [key for (*_, key), values in seen.items() if len(values) > 1]
-    return list(dict.fromkeys(keys))
+                seen.setdefault((*own.values(), key), set()).add(json.dumps(value))
+    varying: dict[str, None] = {}
+    for (*_, key), values in seen.items():
+        if len(values) > 1:
+            varying[key] = None
+    return list(varying)
 
 
 def policy_name(config: dict[str, Any]) -> str:

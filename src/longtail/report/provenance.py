@@ -5,26 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from longtail.names import __version__
-from longtail.report.results import Results
+from longtail.report.frame import Frames
 from longtail.support.machine import commit
 
 
-def provenance(results: Results) -> dict[str, Any]:
+def provenance(frames: Frames) -> dict[str, Any]:
     """Collected from the runs' timing.json; a stack's time counts once."""
-    timings = {str(run.folder): run.timing for run in results.finished}
-    found: dict[str, Any] = {"report_by": f"longtail {__version__}", "runs": results.state}
+    finished = [frames.entries[place] for place in frames.finished.index]
+    timings = {str(entry.folder): entry.timing for entry in finished}
+    plan = frames.plan
+    found: dict[str, Any] = {"report_by": f"longtail {__version__}", "runs": frames.state}
     if described := commit():
         found["report_commit"] = described
-    if "name" in results.plan:
-        found["study"] = results.plan["name"]
-        usual = f"longtail study {results.plan.get('file', '')}".strip()
-        found["command"] = str(results.plan.get("command", usual))
-    if code := results.plan.get("code"):
+    if "name" in plan:
+        found["study"] = plan["name"]
+        usual = f"longtail study {plan.get('file', '')}".strip()
+        found["command"] = str(plan.get("command", usual))
+    if code := plan.get("code"):
         found["code"] = [f"{name} {str(sha)[:12]}" for name, sha in sorted(code.items())]
-    benchmarks = sorted({str(run.config.get("benchmark")) for run in results.finished})
+    benchmarks = sorted({str(run.config.get("benchmark")) for run in finished})
     if benchmarks:
         found["benchmark"] = ", ".join(benchmarks)
-    seeds = sorted({run.seed for run in results.finished})
+    seeds = sorted({run.seed for run in finished})
     if seeds:
         found["seeds"] = _ranges(seeds)
     collected: dict[str, list[str]] = {}

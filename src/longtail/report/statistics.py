@@ -12,16 +12,52 @@ so three seeds can never show p < 0.25: that bound is printed too.
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
+
+from longtail.report.labels import POLICY_LABELS, is_policy
 
 EXACT_UP_TO = 16  # 65,536 sign patterns; above, as many random ones
 _NAN = float("nan")
 SAMPLES = 1 << EXACT_UP_TO
 GROWTH = ("slope", "first", "last", "growth")  # how a curve moves with the number of tasks
+
+
+def rest_of(labels: Mapping[str, Any], left_out: Sequence[str]) -> str:
+    """The labels but for some, in one order, as a text: equal for what these alone tell apart."""
+    rest = {name: value for name, value in labels.items() if name not in left_out}
+    return json.dumps(rest, sort_keys=True, default=str)
+
+
+def pairs(
+    rows: Sequence[Mapping[str, Any]],
+    first: str,
+    second: str,
+    bound: Sequence[str] = ("policy", *POLICY_LABELS),
+) -> list[tuple[int, int]]:
+    """The places of rows that differ in their policy alone, that of the first policy in front.
+
+    Args:
+        rows: labels of each.
+        first: a policy, or the number of a row; so is the second.
+        bound: the labels that follow from a policy.
+    """
+    partners: dict[str, int] = {}
+    for place, labels in enumerate(rows):
+        if is_policy(labels, second):
+            partners[rest_of(labels, bound)] = place
+    both = []
+    for place, labels in enumerate(rows):
+        partner = partners.get(rest_of(labels, bound))
+        if partner is not None and is_policy(labels, first):
+            both.append((place, partner))
+    return both
 
 
 @dataclass(frozen=True)
@@ -121,8 +157,8 @@ def growth(after: np.ndarray, curves: np.ndarray) -> dict[str, np.ndarray]:
     quarter = max(1, len(after) // 4)
     first, last = curves[:, :quarter].mean(1), curves[:, -quarter:].mean(1)
     square = math.fsum(x * x)  # sums that are rounded once are the same on every machine
-    slope = [
-        100 * math.fsum(curve * x) / square if np.isfinite(curve).all() else _NAN
-        for curve in curves
-    ]
-    return dict(zip(GROWTH, (np.array(slope), first, last, last - first), strict=True))
+    slope = np.full(len(curves), _NAN)
+    for place, curve in enumerate(curves):
+        if np.isfinite(curve).all():
+            slope[place] = 100 * math.fsum(curve * x) / square
+    return dict(zip(GROWTH, (slope, first, last, last - first), strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from longtail.report.tables import Table, better
+from longtail.report.table import Table
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,16 @@ def heading(metric: str) -> str:
 
 def direction(table: Table, metric: str) -> str:
     """Which way is better, as a sentence; none where several scores stand in one table."""
-    if table.mixed:
+    if table.kinds.mixed:
         return ""
-    return "Higher is better." if better(table, metric) else "Lower is better."
+    return "Higher is better." if table.kinds.better(metric) else "Lower is better."
+
+
+def arrow(table: Table, metric: str) -> str:
+    """The metric's name with the direction in which it is better."""
+    if table.kinds.mixed:
+        return heading(metric)
+    return heading(metric) + ("↑" if table.kinds.better(metric) else "↓")
 
 
 def moment_words(table: Table) -> tuple[Word, ...]:
@@ -110,6 +117,6 @@ def moment_words(table: Table) -> tuple[Word, ...]:
 def policy_words(table: Table) -> list[Word]:
     """Definitions of the policies and methods that the table names by a short word."""
     policies = dict.fromkeys(str(row.get("policy")) for row in table.rows)
-    found = [POLICY_WORDS[name] for name in policies if name in POLICY_WORDS]
+    words = [POLICY_WORDS[name] for name in policies if name in POLICY_WORDS]
     some = any(row.get("method") == "multitask" for row in table.rows)
-    return [*found, MULTITASK] if some else found
+    return [*words, MULTITASK] if some else words

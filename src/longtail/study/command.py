@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,15 +12,13 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from longtail.report import unselected
+from longtail.report import read, require
 from longtail.report.labelling import AVERAGES, BESIDE, average_labels, told_seeds
 from longtail.report.reading import read_plan
-from longtail.report.results import load
-from longtail.report.selection import best_values, family_name, labels_of, place
-from longtail.runs import fingerprint
+from longtail.report.select import chosen_by, labels_of, place
+from longtail.runs import fingerprint, loggers
 from longtail.runs.config import cannot_stack
 from longtail.runs.files import StudyFiles
-from longtail.runs.loggers import require
 from longtail.study.collection import parts_asked, read_collection
 from longtail.study.display import Overview, overview
 from longtail.study.estimate import estimate
@@ -49,7 +45,6 @@ class StudyOptions:
         seeds: other seeds than the file's.
         only: conditions that the runs to train meet.
         best: train the reported seeds at the values alone that the seeds of [select] found best.
-        best_in: likewise, by an unselected table of seeds that chose elsewhere.
         choose: train the seeds of [select] first, then as with `best`.
         dry_run: print the runs and train nothing.
         engine: `local` or `ray`.
@@ -71,7 +66,6 @@ class StudyOptions:
     seeds: str | None = None
     only: tuple[str, ...] = ()
     best: bool = False
-    best_in: Path | None = None
     choose: bool = False
     dry_run: bool = False
     engine: str = "local"
@@ -87,14 +81,14 @@ class StudyOptions:
     def __post_init__(self) -> None:
         if self.processes < 1:
             raise ValueError(f"--jobs must be at least 1, got {self.processes}")
-        if self.best_in is not None and (self.best or self.choose):
-            raise ValueError("--best-in goes without --best and --choose: its table has chosen")
         if self.engine != "ray" and (self.address is not None or self.storage != "shared"):
             raise ValueError("--address and --storage are for --engine ray")
         if self.engine == "ray" and find_spec("ray") is None:
             raise ValueError("The Ray engine needs Ray: pip install 'longtail[ray]'")
+        if self.report or self.best or self.choose:
+            require()  # before hours of training
         for tool in self.jobs.log:
-            require(tool)
+            loggers.require(tool)
 
 
 def run_study(options: StudyOptions) -> int:
@@ -105,8 +99,6 @@ def run_study(options: StudyOptions) -> int:
     collection = read_collection(options.file)
     if collection is None:
         return choose_and_train(options) if options.choose else train_study(options)
-    if options.best_in is not None:
-        raise ValueError(f"--best-in: {options.file} names several studies, a table is of one")
     out = options.out or Path("runs") / collection.name
     parts = []
     for part, only in parts_asked(collection, options.only, options.seeds).items():
@@ -215,7 +207,6 @@ class Surveyed:
         found: which of them are used again, and which are computed anew.
         jobs: the training that is left.
         stacks: that were begun earlier and go on, with the ids of their runs.
-        chosen: the values that seeds of [select] chose, by family, for the plan.
     """
 
     wanted: list[Planned]
@@ -223,7 +214,6 @@ class Surveyed:
     found: Survey
     jobs: list[Job]
     stacks: dict[str, list[str]]
-    chosen: dict[str, str] | None
 
 
 def survey_folder(asked: Asked, files: StudyFiles, options: StudyOptions) -> Surveyed:
@@ -233,14 +223,11 @@ def survey_folder(asked: Asked, files: StudyFiles, options: StudyOptions) -> Sur
     """
     study, planned, wanted = asked.study, asked.planned, asked.wanted
     before = read_plan(files.folder, [])
-    chosen = before.get("chosen")
-    if options.best or options.best_in is not None:
-        wanted, best = at_best(study, wanted, files.folder, options.best_in)
-        choosing = {run.id for run in planned if run.config.seed in study.select["seeds"]}
-        kept = {run.id for run in wanted} | (choosing if options.best else set())
-        planned = [run for run in planned if run.id in kept]
-        if options.best_in is not None:  # no run of this folder tells a report what was chosen
-            chosen = (chosen or {}) | best
+    if options.best:
+        wanted = at_best(study, wanted, files.folder)
+        kept = {run.id for run in wanted}
+        choosing = study.select["seeds"]
+        planned = [run for run in planned if run.id in kept or run.config.seed in choosing]
     stacks = before.get("stacks", {})
     finished = finished_runs(files.folder)
     listed = with_earlier(study, planned, before, set(finished))
@@ -259,7 +246,7 @@ def survey_folder(asked: Asked, files: StudyFiles, options: StudyOptions) -> Sur
         device=options.jobs.device,
         workers=options.processes,
     )
-    return Surveyed(wanted, listed, found, jobs, stacks, chosen)
+    return Surveyed(wanted, listed, found, jobs, stacks)
 
 
 def train_missing(
@@ -271,8 +258,6 @@ def train_missing(
     found.make_room(files, folder.stacks)
     files.write_study(options.file.read_bytes())  # which it may be itself
     plan = make_plan(study, options.file, folder.listed, jobs, folder.stacks)
-    if folder.chosen is not None:
-        plan["chosen"] = folder.chosen
     files.write_plan({**plan, "command": options.command})
     done = len(folder.wanted) - sum(len(job.configs) for job in jobs)
     shown = overview(jobs, done, quiet=options.quiet, as_json=options.json)
@@ -293,95 +278,39 @@ def show_reuse(found: Survey, options: StudyOptions) -> None:
             print(text, flush=True)
 
 
-def at_best(
-    study: Study, wanted: list[Planned], folder: Path, table: Path | None = None
-) -> tuple[list[Planned], dict[str, str]]:
+def at_best(study: Study, wanted: list[Planned], folder: Path) -> list[Planned]:
     """Of the runs to train those with the values that the seeds of [select] found best.
 
-    And these values, by the family of runs that they are of.
-
     Args:
-        folder: of the runs of these seeds.
-        table: an unselected table, which is asked in place of the folder.
+        study: that chooses.
+        wanted: the runs to choose among.
+        folder: of the runs of the seeds that choose.
 
     Raises:
-        ValueError: [select] names no seeds, none of them has been trained, no run to train has the
-            value that was chosen, or the table is not one of the study.
+        ValueError: [select] names no seeds, or none of them has been trained.
     """
     choosing = study.select.get("seeds")
-    flag = "--best" if table is None else f"--best-in {table}"
     if not choosing:
-        raise ValueError(f"{flag}: [select] of the study file names no seeds to choose by")
-    keys = labels_of({"select": study.select, "runs": [{"labels": r.labels} for r in wanted]})
-    beside = study.report.get("average") == BESIDE
-    placed = [
-        (run, place(labels, keys)) for run in wanted for labels in rows_of(run, beside=beside)
-    ]
-    if table is None:
-        known = best_values(load(folder)) if folder.is_dir() else {}
-    else:
-        known = _in_terms_of(
-            study, unselected.best_values(unselected.read(table, study.name), keys)
-        )
-    missing = {family for _, (family, _) in placed if family not in known}
-    if missing:
-        raise ValueError(_nobody_chose(flag, missing, choosing, elsewhere=table is not None))
-    best = [
-        (run.id, at)
-        for run, at in placed
-        if known[at[0]] == at[1] and run.config.seed not in choosing
-    ]
-    if table is not None and not best:
-        raise ValueError(f"{flag}: none of the runs that are asked for has a value it has chosen")
-    ids = {identity for identity, _ in best}
-    return [run for run in wanted if run.id in ids], dict(at for _, at in best)
-
-
-def _in_terms_of(study: Study, best: dict[str, str]) -> dict[str, str]:
-    """The values of families in a table, as the runs of the study call both.
-
-    Raises:
-        ValueError: the study has no run with a value that was chosen.
-    """
-    runs = expand(study)
-    keys = labels_of({"select": study.select, "runs": [{"labels": run.labels} for run in runs]})
-    beside = study.report.get("average") == BESIDE
-    own: dict[str, dict[str, tuple[str, str]]] = {}
-    for run in runs:
-        for labels in rows_of(run, beside=beside):
+        raise ValueError("--best: [select] of the study file names no seeds to choose by")
+    keys = labels_of({"select": study.select, "runs": [{"labels": run.labels} for run in wanted]})
+    best = chosen_by(read(folder)).best if folder.is_dir() else {}
+    kept, missing = [], set()
+    for run in wanted:
+        families = {}
+        for labels in rows_of(run, beside=study.report.get("average") == BESIDE):
             family, value = place(labels, keys)
-            own.setdefault(_alike(family), {})[_alike(value)] = family, value
-    found = {}
-    for family, value in best.items():
-        values = own.get(_alike(family), {})
-        if values and _alike(value) not in values:
-            told = f"{family_name(family)} {value}"
-            raise ValueError(f"--best-in: {told} was chosen, which is no run of {study.name}")
-        if values:
-            name, text = values[_alike(value)]
-            found[name] = text
-    return found
-
-
-@functools.cache
-def _alike(text: str) -> str:
-    """The JSON text of labels, whatever their order and however a number is written."""
-    found = {k: float(v) if type(v) is int else v for k, v in json.loads(text).items()}
-    return json.dumps(found, sort_keys=True)
-
-
-def _nobody_chose(
-    flag: str, families: Collection[str], choosing: list[int], *, elsewhere: bool
-) -> str:
-    """Which rows no seed of [select] has chosen for, and what can be done about it."""
-    rows = "1 row has" if len(families) == 1 else f"{len(families)} rows have"
-    if elsewhere:
-        names = "; ".join(sorted(map(family_name, families)))
-        return f"{flag}: {rows} no line there of {told_seeds(choosing)} ({names}); see --only"
-    return (
-        f"{flag}: {rows} no finished run of {told_seeds(choosing)}: train these first, with "
-        f"--only seed={','.join(map(str, choosing))}, or take --choose"
-    )
+            families[family] = value
+        missing |= families.keys() - best.keys()
+        chosen = any(best.get(family) == value for family, value in families.items())
+        if chosen and run.config.seed not in choosing:
+            kept.append(run)
+    if missing:
+        rows = "1 row has" if len(missing) == 1 else f"{len(missing)} rows have"
+        raise ValueError(
+            f"--best: {rows} no finished run of {told_seeds(choosing)}: train these first, with "
+            f"--only seed={','.join(map(str, choosing))}, or take --choose"
+        )
+    return kept
 
 
 def rows_of(run: Planned, *, beside: bool) -> list[dict[str, Any]]:
@@ -472,14 +401,11 @@ def write_report(out: Path, options: StudyOptions, trusted: frozenset[str]) -> N
         trusted: the checks of the study file, which may be in anybody's module.
     """
     from longtail.report.command import show, write
-    from longtail.report.results import load
 
-    results = load(out)
-    results.trusted = trusted
-    written = write(results, out)
+    written = write(read(out), out, trusted=trusted)
     if not options.json:
         shown = replace(written, paths={}) if options.quiet else written
-        show(results, shown, Console(), quiet=options.quiet)
+        show(shown, Console(), quiet=options.quiet)
 
 
 def _state(run: Planned, job: Job | None, stack: bool) -> str:

@@ -58,8 +58,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from longtail.report import checks, papers
-from longtail.report.groups import measured
 from longtail.report.labelling import RESERVED
+from longtail.report.labels import measured
 from longtail.runs.config import POLICY_FIELDS, method_names, read_toml
 from longtail.runs.values import check, flatten, short, unknown
 from longtail.support.machine import most_threads

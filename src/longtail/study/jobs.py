@@ -18,7 +18,7 @@ import torch
 
 from longtail import benchmarks
 from longtail.report.labelling import run_name
-from longtail.report.results import load
+from longtail.report.reading import read_folder
 from longtail.runs.config import RunConfig, cannot_stack, stack_key, variant_key
 from longtail.runs.files import RunFiles, StackFiles, StudyFiles
 from longtail.runs.loggers import logged
@@ -240,7 +240,7 @@ def _train_stack(job: Job, out: Path, options: JobOptions, tell: Reporter) -> No
     known = [rp for rp in found if rp is not None]
     tell.finish({"RP": sum(known) / len(known) if known else None}, str(folder))
     planned = {config.id: name for config, name in zip(job.configs, job.names, strict=True)}
-    for run in load(folder).runs if options.log else ():
+    for run, _ in read_folder(folder).runs if options.log else ():
         log_result(run, options.log, folder if options.log_apart else out, name=planned[run.id])
 
 

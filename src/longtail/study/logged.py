@@ -6,22 +6,20 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from longtail.report.labelling import run_name
-from longtail.report.results import Result
+from longtail.report.reading import Entry
 from longtail.runs.loggers import LOGGERS, finite_metrics, make, require
 from longtail.runs.values import flatten
 
 
-def log_result(run: Result, tools: Sequence[str], folder: Path, *, name: str = "") -> None:
+def log_result(run: Entry, tools: Sequence[str], folder: Path, *, name: str) -> None:
     """A finished run, from its files: every point of the RP curve, then the metrics.
 
     Args:
         run: finished.
         tools: names in `LOGGERS`.
         folder: of the study, or whatever holds the run.
-        name: as a study calls it; where none is given, by its labels.
+        name: as a study or a report calls it.
     """
-    name = name or run_name(run.labels, run.seed)
     for tool in tools:
         require(tool)
         place = folder if LOGGERS[tool].together else folder / "logs" / run.id

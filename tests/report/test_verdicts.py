@@ -6,20 +6,16 @@ from typing import Any
 import pytest
 
 from helpers.made_up_runs import config, identity, write_run, write_study
-from longtail.report import tables
+from longtail.report import read
 from longtail.report.checks import Claim, claim
 from longtail.report.command import write
-from longtail.report.finding import MC, Finding, default_claims, finding, in_words, verdict_line
-from longtail.report.groups import group
-from longtail.report.results import load
+from longtail.report.table import build
+from longtail.report.verdicts import MC, Finding, default_claims, finding, in_words, verdict_line
 
 
 def said(folder: Path, claims: list[Claim] | None = None) -> Finding:
-    results = load(folder)
-    groups = group(results.runs)
-    table = tables.build(results, groups)
-    claims = default_claims(groups, table, MC) if claims is None else claims
-    return finding(groups, table, claims)
+    table = build(read(folder))
+    return finding(table, default_claims(table, MC) if claims is None else claims)
 
 
 def mc(name: str, holds: bool | None, low: Any, high: Any) -> Claim:
@@ -141,7 +137,7 @@ def test_long_lists_are_counted(tmp_path: Path):
 
 def test_runs_without_checks_get_those_on_their_policies(tmp_path: Path):
     write_study(tmp_path)
-    written = write(load(tmp_path), tmp_path, with_figures=False, with_page=False)
+    written = write(read(tmp_path), tmp_path, with_figures=False, with_page=False)
     table = json.loads(written["json"].read_text())
     assert [c["claim"] for c in table["checks"]] == [
         "Finetune: MC raises RP",
@@ -173,23 +169,19 @@ def test_many_rows_without_a_claim_are_counted_and_not_recited(tmp_path: Path):
     for i in range(9):
         settings = config("finetune", "continual", lr=0.1**i)
         write_run(tmp_path / identity(settings), settings)
-    results = load(tmp_path)
-    groups = group(results.runs)
-    table = tables.build(results, groups)
-    assert finding(groups, table, []).text == "9 rows, of which nothing is claimed; see the table."
+    table = build(read(tmp_path))
+    assert finding(table, []).text == "9 rows, of which nothing is claimed; see the table."
 
 
 def test_a_score_of_zero_is_a_score(tmp_path: Path):
     write_run(tmp_path, config())
-    results = load(tmp_path)
-    groups = group(results.runs)
-    table = tables.build(results, groups)
+    table = build(read(tmp_path))
     table.rows[0].update(RP=0.0, LP=0.0)
-    assert finding(groups, table, []).text.startswith(
+    assert finding(table, []).text.startswith(
         "Finetune Continual AdamW after 12 tasks: RP 0.00, LP"
     )
     table.rows[0].update(RP=None, LP=None)
-    assert "no score" in finding(groups, table, []).text
+    assert "no score" in finding(table, []).text
 
 
 def test_a_pair_of_ones_own_is_compared_by_default(tmp_path: Path):
@@ -202,7 +194,7 @@ def test_a_pair_of_ones_own_is_compared_by_default(tmp_path: Path):
             planned.append({"id": identity(settings), "labels": labels})
     plan = {"runs": planned, "report": {"pair": ["mine", "theirs"]}}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
-    written = write(load(tmp_path), tmp_path, with_figures=False, with_page=False)
+    written = write(read(tmp_path), tmp_path, with_figures=False, with_page=False)
     text = json.loads(written["json"].read_text())["finding"]
     assert text.startswith("Mine raises RP beside theirs for Finetune (")
 

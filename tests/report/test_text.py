@@ -2,11 +2,15 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 from helpers.made_up_runs import (
+    change_summaries,
     config,
     identity,
     scored,
@@ -15,26 +19,33 @@ from helpers.made_up_runs import (
     write_stack,
     write_study,
 )
-from longtail.report import checks, figures, formats, papers, tables
-from longtail.report.command import compare_policies, write
-from longtail.report.groups import group
-from longtail.report.latex import latex
-from longtail.report.results import Results, load
-from longtail.report.results_table import as_html
-from longtail.report.selection import as_json, select, without_selection
+from longtail.names import METRICS
+from longtail.report import checks, papers, read, text
+from longtail.report.frame import drop_first_task
+from longtail.report.page import Content, render
+from longtail.report.reading import ScoreKind
+from longtail.report.table import Table, build
+from longtail.report.text import cells, latex, markdown
+from longtail.report.verdicts import MC, Finding, compare_policies
 
 
-def table_of(folder: Path, **report) -> tables.Table:
-    results = load(folder)
-    results.plan = {"report": report}
-    return tables.build(results)
+def table_of(folder: Path, **report) -> Table:
+    return build(replace(read(folder), plan={"report": report}))
+
+
+def as_html(table: Table, ours: str = "") -> str:
+    """The section of a page that shows the table."""
+    frames = read(Path(__file__).parent)  # of no runs
+    said = Finding("", [])
+    page = render(Content(frames, table, [], [], said, {}, (ours, MC[1]), None, []))
+    return page[page.index('<section id="results"') : page.index('<section id="settings"')]
 
 
 def test_rows_are_means_with_standard_errors_in_percent(tmp_path: Path):
     write_study(tmp_path)
     table = table_of(tmp_path)
-    runs = [r for r in load(tmp_path).runs if r.labels == {"method": "ewc", "policy": "new"}]
-    values = [100 * r.metric("RP") for r in runs]
+    runs = read(tmp_path).runs
+    values = list(runs[runs["method"].eq("ewc") & runs["policy"].eq("new")]["RP"])
     mean = sum(values) / 3
     row = checks.find(table.rows, method="ewc", policy="new")
     assert row["RP"] == pytest.approx(mean)
@@ -45,16 +56,14 @@ def test_rows_are_means_with_standard_errors_in_percent(tmp_path: Path):
 def test_paper_stands_beside_ours_and_the_best_is_bold(tmp_path: Path):
     write_study(tmp_path)
     table = table_of(tmp_path, paper="wsd", title="WSD <1>")
-    text = formats.markdown(table)
-    assert "WSD &lt;1>" in text
-    assert "(78.76)" in text
-    grid = tables.grid(table)
-    assert grid.index == ["Method"]
+    shown = markdown(table)
+    assert "WSD &lt;1>" in shown
+    assert "(78.76)" in shown
+    grid = cells(table)
+    assert grid.heads == ["Method"]
     assert grid.columns[:2] == [("RP", "Continual AdamW"), ("RP", "AdamW new")]
-    assert [names[0] for names, _ in grid.lines] == ["Finetune", "EWC", "DER++"]
-    best = [
-        (names[0], i) for names, cells in grid.lines for i, c in enumerate(cells) if c and c.best
-    ]
+    assert [names[0] for names in grid.names] == ["Finetune", "EWC", "DER++"]
+    best = [(names[0], i) for names, line in grid.lines() for i, c in enumerate(line) if c.best]
     assert ("DER++", 0) in best
     assert ("DER++", 1) not in best
 
@@ -62,42 +71,53 @@ def test_paper_stands_beside_ours_and_the_best_is_bold(tmp_path: Path):
 def test_forgetting_is_better_when_lower_and_errors_turn_everything_round(tmp_path: Path):
     write_study(tmp_path)
     table = table_of(tmp_path)
-    assert [tables.better(table, m) for m in ("RP", "LP", "FGT", "BWT")] == [
-        True,
-        True,
-        False,
-        True,
-    ]
-    table.higher_is_better = False
-    assert [tables.better(table, m) for m in ("RP", "FGT")] == [False, True]
+    better = table.kinds.better
+    assert list(map(better, ("RP", "LP", "FGT", "BWT"))) == [True, True, False, True]
+    error = replace(table.kinds, lead=ScoreKind("mse", higher_is_better=False))
+    assert list(map(error.better, ("RP", "FGT"))) == [False, True]
 
 
 def test_every_format_holds_every_row(tmp_path: Path):
     write_study(tmp_path)
     table = table_of(tmp_path)
-    rows = list(csv.DictReader(io.StringIO(formats.as_csv(table))))
-    assert [float(r["RP"]) for r in rows] == [r["RP"] for r in table.rows]
     assert latex(table).count(r"\\") == len(table.metrics) * (1 + 3)
     assert r"\textbf{" in latex(table)
-    assert "DER++" in formats.text(table)
+    assert "DER++" in plain(table)
     assert as_html(table).count("<tr>") == len(table.metrics) * (1 + 3)
+
+
+def plain(table: Table) -> str:
+    """The table as a terminal shows it that is as wide as it needs."""
+    console = Console(file=io.StringIO(), width=400, color_system=None, legacy_windows=False)
+    text.print_terminal(table, console)
+    return console.file.getvalue()
+
+
+def test_csv_has_a_line_a_run_and_score_and_no_cell_that_a_spreadsheet_computes(tmp_path: Path):
+    for seed in (0, 1):
+        settings = config("=1+1", seed=seed, betas=[0.9, 0.1 * seed])
+        write_run(tmp_path / str(seed), settings)
+    frames = read(tmp_path)
+    lines = list(csv.DictReader(io.StringIO(text.as_csv(frames))))
+    assert len(lines) == 2 * len(METRICS)
+    assert list(lines[0]) == ["run", "method", "policy", "betas", "seed", "metric", "value"]
+    assert {line["method"] for line in lines} == {"'=1+1"}
+    assert lines[0]["betas"] == "[0.9, 0.0]"
+    wanted = frames.runs[list(METRICS)].to_numpy().ravel()
+    assert [float(line["value"]) for line in lines] == pytest.approx(list(wanted))
 
 
 def test_headings_read_as_words(tmp_path: Path):
     write_study(tmp_path)
-    results = load(tmp_path)
-    for run in results.runs:
-        run.summary["breakdown"] = {"zero_shot": {"RP": 0.5, "FGT": 0.1}}
-    asked = ["breakdown.zero_shot.RP", "breakdown.zero_shot.FGT"]
-    results.plan = {"report": {"metrics": asked}}
-    table = tables.build(results)
+    change_summaries(tmp_path, lambda run: {"breakdown": {"zero_shot": {"RP": 0.5, "FGT": 0.1}}})
+    table = table_of(tmp_path, metrics=["breakdown.zero_shot.RP", "breakdown.zero_shot.FGT"])
     heads = ("RP↑ Continual AdamW", "RP↑ AdamW new", "FGT↓ Continual AdamW")
-    assert " | ".join(f"zero shot {head}" for head in heads) in formats.markdown(table)
-    read = re.sub(r'data-metric="[^"]*"', "", as_html(table))
-    for text in (latex(table), formats.text(table), read):
-        assert "zero shot FGT" in text
-        assert "breakdown" not in text
-        assert "zero_shot" not in text  # a bare underscore stops LaTeX
+    assert " | ".join(f"zero shot {head}" for head in heads) in markdown(table)
+    html = re.sub(r'data-metric="[^"]*"', "", as_html(table))
+    for shown in (latex(table), plain(table), html):
+        assert "zero shot FGT" in shown
+        assert "breakdown" not in shown
+        assert "zero_shot" not in shown  # a bare underscore stops LaTeX
 
 
 def test_names_are_escaped_in_every_format(tmp_path: Path):
@@ -107,8 +127,8 @@ def test_names_are_escaped_in_every_format(tmp_path: Path):
     table = table_of(tmp_path)
     assert "<script>" not in as_html(table)
     assert r"\textless{}script\textgreater{}\_\&\textbar{}" in latex(table)
-    assert "&lt;script>_&\\|" in formats.markdown(table)
-    assert "[bold]" not in formats.text(table)
+    assert "&lt;script>_&\\|" in markdown(table)
+    assert "[bold]" not in plain(table)
 
 
 def test_no_row_is_drawn_over_another(tmp_path: Path):
@@ -118,9 +138,8 @@ def test_no_row_is_drawn_over_another(tmp_path: Path):
             settings["data"] = {"tasks": tasks}
             write_run(tmp_path / f"{tasks}-{lr}", settings, tasks=tasks)
     for report in ({}, {"index": ["method"]}, {"index": ["lr"], "columns": "tasks"}):
-        drawn = tables.grid(table_of(tmp_path, **report))
-        cells = [cell for _, line in drawn.lines for cell in line if cell is not None]
-        assert len(cells) == 4 * len(tables.METRICS), report
+        drawn = cells(table_of(tmp_path, **report)).frame
+        assert drawn["there"].sum() == 4 * len(METRICS), report
 
 
 def test_rows_count_their_tasks_where_the_setting_says_all(tmp_path: Path):
@@ -139,10 +158,10 @@ def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
     assert row["diverged"] == 1
     assert row["RP"] > 0
     assert any("1 run diverged" in note and "†" in note for note in table.notes)
-    marked = [cell.diverged for _, line in tables.grid(table).lines for cell in line if cell]
-    assert sum(marked) == len(table.metrics)  # the cells of this row, as the note says
-    for text in (formats.markdown(table), formats.text(table)):
-        assert text.count("†") == len(table.metrics) + 1
+    marked = cells(table).frame["lost"].eq(True)
+    assert marked.sum() == len(table.metrics)  # the cells of this row, as the note says
+    for shown in (markdown(table), plain(table)):
+        assert shown.count("†") == len(table.metrics) + 1
     assert as_html(table).count("†") == len(table.metrics) + 2  # in its legend too
     assert latex(table).count(r"\dag{}") == len(table.metrics) + 1
     scores = path.with_name("scores.jsonl")
@@ -151,15 +170,13 @@ def test_nan_is_left_out_of_the_mean_and_said_so(tmp_path: Path):
     scores.write_text("".join(json.dumps(line) + "\n" for line in lines))
     curve = checks.find(table_of(tmp_path).rows, method="ewc", policy="new")["RP_curve"]
     assert curve[-1] == pytest.approx(row["RP"])  # without this seed, as the means
-    json.loads(
-        formats.as_json(table, {"checks": [{"x": float("nan")}]}), parse_constant=pytest.fail
-    )
+    json.loads(text.as_json(table, {"checks": [{"x": float("nan")}]}), parse_constant=pytest.fail)
 
 
 def test_one_seed_has_no_standard_error(tmp_path: Path):
     write_study(tmp_path, seeds=1)
     table = table_of(tmp_path)
-    assert "±" not in formats.markdown(table)
+    assert "±" not in markdown(table)
     assert "One seed" in table.notes[0]
 
 
@@ -173,12 +190,12 @@ def test_ablation_is_spread_over_its_settings(tmp_path: Path):
     write_stack(tmp_path / "s", [config(seed=s, lr=lr) for lr in (0.1, 0.2) for s in (0, 1)])
     report = {"paper": "table1", "columns": "setting", "index": ["row"], "metrics": ["RP", "LP"]}
     (tmp_path / "plan.json").write_text(json.dumps({"runs": rows, "report": report}))
-    table = tables.build(load(tmp_path))
+    table = build(read(tmp_path))
     assert [(r["row"], r["setting"], r["RP_paper"]) for r in table.rows] == [
         (7, "same", 0.10),
         (7, "shift", 18.08),
     ]
-    assert tables.grid(table).columns == [
+    assert cells(table).columns == [
         ("RP", "same"), ("RP", "shift"), ("LP", "same"), ("LP", "shift"),
     ]  # fmt: skip
     assert table.unit == "mse"
@@ -228,188 +245,11 @@ def test_checks_compute_their_claims_and_miss_their_rows_loudly(tmp_path: Path):
 
 def test_policies_are_compared_seed_by_seed(tmp_path: Path):
     write_study(tmp_path, seeds=5)
-    tests = compare_policies(group(load(tmp_path).runs), ("continual", "new"), "percent")
+    tests = compare_policies(read(tmp_path).lines, ("continual", "new"))
     ewc = next(t for t in tests if t["method"] == "ewc" and t["metric"] == "RP")
     assert (ewc["n"], ewc["wins"], ewc["p"]) == (5, 5, 2 / 32)
     assert ewc["p_holm"] == pytest.approx(3 * 2 / 32)
     assert ewc["low"] < ewc["mean"] < ewc["high"]
-
-
-def _with_learning_rates(folder: Path, validation: dict[float, float | None]) -> Results:
-    entries = []
-    for lr, value in validation.items():
-        for seed in (0, 1):
-            settings = config(seed=seed, lr=lr)
-            path = write_run(folder / "runs" / identity(settings), settings) / "summary.json"
-            # test scores point the other way: selection must not look at them
-            set_rp(path.parent, 1 - (value or 0))
-            summary = json.loads(path.read_text())
-            path.write_text(
-                json.dumps(summary if value is None else {**summary, "validation": value})
-            )
-            labels = {"method": "finetune", "policy": "continual", "lr": lr}
-            entries.append({"id": identity(settings), "labels": labels})
-    plan = {"runs": entries, "select": {"key": "train.lr"}}
-    (folder / "plan.json").write_text(json.dumps(plan))
-    return load(folder)
-
-
-def test_selection_goes_by_validation_and_never_by_test_scores(tmp_path: Path):
-    results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
-    select(results)
-    assert {run.config["train"]["lr"] for run in results.runs} == {0.01}
-    assert results.state == "4 of 4 runs finished; 2 are selected and shown."
-    assert "lr chosen by validation score: Finetune Continual AdamW 0.01" in " ".join(
-        tables.build(results).notes
-    )
-
-
-@pytest.mark.parametrize(
-    ("scores", "ends"),
-    [
-        ({0.1: 0.5, 0.01: 0.9}, ["lr"]),
-        ({0.1: 0.5, 0.01: 0.9, 0.001: 0.4}, []),
-        ({0.1: 0.5, 0.01: 0.9, 0.001: float("nan")}, []),  # tried, and no candidate
-        ({0.01: 0.9}, []),  # nothing else was tried, so it was not chosen
-    ],
-)
-def test_a_value_at_an_end_of_what_was_tried_is_named(tmp_path: Path, scores: dict, ends: list):
-    results = _with_learning_rates(tmp_path, scores)
-    (entry,) = as_json(select(results), "percent")
-    assert entry["method"] == "finetune"
-    assert (entry["chosen"], entry["at_end"]) == ({"lr": 0.01}, ends)
-    means = {each["lr"]: each["mean"] for each in entry["tried"]}
-    wanted = {lr: None if score != score else 100 * score for lr, score in scores.items()}
-    assert means == pytest.approx(wanted)
-    told = "At an end of what was tried, so others may be better: Finetune Continual AdamW 0.01."
-    assert (told in tables.build(results).notes) == bool(ends)
-
-
-def test_a_reports_table_has_what_chose(tmp_path: Path):
-    results = _with_learning_rates(tmp_path / "runs", {0.1: 0.5, 0.01: 0.9})
-    write(results, tmp_path / "out", with_figures=False, with_page=False)
-    (entry,) = json.loads((tmp_path / "out" / "table.json").read_text("utf-8"))["selection"]
-    assert entry["score"] == "validation"
-    assert [each["mean"] for each in entry["tried"]] == pytest.approx([50.0, 90.0])
-
-
-def _with_two_settings(folder: Path) -> Results:
-    """RP is lr times strength, the best of two by two for seeds 7 and 8, the worst for seed 0."""
-    entries = []
-    for lr in (0.1, 0.2):
-        for strength in (1.0, 2.0):
-            for seed in (0, 7, 8):
-                settings = config(seed=seed, lr=lr)
-                settings["methods"] = {"strength": strength}
-                made = write_run(folder / "runs" / identity(settings), settings)
-                set_rp(made, lr * strength if seed else 1 - lr * strength)
-                labels = {"method": "ewc", "policy": "new", "lr": lr, "strength": strength}
-                entries.append({"id": identity(settings), "labels": labels})
-    chosen = {"key": ["train.lr", "methods.strength"], "seeds": [7, 8]}
-    (folder / "plan.json").write_text(json.dumps({"runs": entries, "select": chosen}))
-    return load(folder)
-
-
-def test_several_settings_are_selected_by_seeds_that_are_not_reported(tmp_path: Path):
-    results = _with_two_settings(tmp_path)
-    select(results)
-    assert [run.seed for run in results.runs] == [0]
-    (row,) = tables.build(results).rows
-    assert row["selected"] == {"lr": 0.2, "strength": 2.0}
-    assert (row["seeds"], row["RP"]) == (1, pytest.approx(60.0))
-    told = "lr, strength chosen by RP of seeds 7 to 8: EWC AdamW new lr 0.2 strength 2.0"
-    assert told in " ".join(tables.build(results).notes)
-
-
-def test_seeds_that_choose_do_so_by_their_validation_score_where_they_have_one(tmp_path: Path):
-    results = _with_two_settings(tmp_path)
-    for run in results.runs:  # the other way round than their RP
-        if run.seed != 0:
-            run.summary["validation"] = 100.0 - run.summary["RP"]
-    select(results)
-    (row,) = tables.build(results).rows
-    assert row["selected"] != {"lr": 0.2, "strength": 2.0}
-    assert "chosen by validation score of seeds 7 to 8" in " ".join(tables.build(results).notes)
-
-
-def test_without_validation_scores_nothing_is_selected(tmp_path: Path):
-    results = _with_learning_rates(tmp_path, {0.1: None, 0.01: None})
-    select(results)
-    assert len(results.runs) == 4
-    assert "train.validation" in results.problems[0]
-
-
-def test_without_selection_every_value_has_a_line_and_its_validation_score(tmp_path: Path):
-    results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
-    one_row_each = "longtail_bench.claims.images:seq_mnist"
-    results.plan["report"] = {"index": ["method"], "checks": ["mc_improves", one_row_each]}
-    without_selection(results)
-    assert results.plan["report"]["checks"] == ["mc_improves"]
-    select(results)
-    table = tables.build(results)
-    assert [line[0] for line in tables.grid(table).lines] == [
-        ["Finetune", "0.1"],
-        ["Finetune", "0.01"],
-    ]
-    assert [row["validation"] for row in table.rows] == [50.0, 90.0]
-    assert [title for title, _ in figures.panels(group(results.runs), table)] == [
-        "lr 0.1",
-        "lr 0.01",
-    ]
-    without = [{**row, "policy": "new", "validation": 1.0, "RP": 0.0} for row in table.rows]
-    claims = checks.run(["mc_improves"], [*table.rows, *without])
-    assert [entry["claim"] for entry in claims] == [
-        "Finetune lr=0.1: MC raises RP",
-        "Finetune lr=0.01: MC raises RP",
-    ]
-    with pytest.raises(ValueError, match="no \\[select\\]"):
-        without_selection(results)
-
-
-def test_seeds_that_choose_are_never_pooled_with_those_reported(tmp_path: Path):
-    results = _with_two_settings(tmp_path)
-    without_selection(results)
-    rows = tables.build(results).rows
-    assert len(rows) == 8
-    assert sorted(row["seeds"] for row in rows if row.get("chooses")) == [2, 2, 2, 2]
-    others = {(row["lr"], row["strength"]): row["RP"] for row in rows if not row.get("chooses")}
-    assert others[0.2, 2.0] == pytest.approx(60.0)
-    assert {row["seeds"] for row in rows if not row.get("chooses")} == {1}
-    written = write(results, tmp_path / "out", with_figures=False, with_page=False)
-    found = json.loads(written["json"].read_text())
-    assert found["checks"] == []  # values of [select] are not compared by test scores
-    assert "seeds 7 to 8" in written["md"].read_text()
-    assert "| yes |" in written["md"].read_text()
-
-
-def test_seeds_that_choose_are_not_shown_where_nothing_could_be_chosen(tmp_path: Path):
-    results = _with_two_settings(tmp_path)
-    for run in results.runs:
-        if run.seed == 8:
-            run.summary["diverged_at"] = 3
-    select(results)
-    assert {run.seed for run in results.runs} == {0}
-    assert "by seeds 7 to 8, as of every value one diverged" in results.problems[-1]
-
-
-def test_multi_task_training_has_a_validation_score_too(tmp_path: Path):
-    results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9})
-    for run in results.runs:
-        run.labels["method"] = "multitask"
-    without_selection(results)
-    rows = tables.build(results).rows
-    assert [row["validation"] for row in rows] == [50.0, 90.0]
-    assert [row["LP"] for row in rows] == [None, None]
-
-
-def test_selection_takes_the_smallest_error_and_nothing_that_diverged(tmp_path: Path):
-    results = _with_learning_rates(tmp_path, {0.1: 0.5, 0.01: 0.9, 1.0: 0.1})
-    for run in results.runs:
-        run.summary |= scored("mse", "mse", higher_is_better=False)
-        if run.config["train"]["lr"] == 1.0 and run.seed == 1:
-            run.summary["validation"] = None  # what NaN is written as
-    select(results)
-    assert {run.config["train"]["lr"] for run in results.runs} == {0.1}
 
 
 @pytest.mark.parametrize(
@@ -440,8 +280,7 @@ def test_parts_of_the_tasks_have_scores_by_seed_too(tmp_path: Path):
         summary = json.loads(path.read_text())
         path.write_text(json.dumps({**summary, "breakdown": {"tail": {"RP": summary["RP"] / 2}}}))
     (tmp_path / "plan.json").write_text(json.dumps({"report": {"further": ["breakdown.tail.RP"]}}))
-    results = load(tmp_path)
-    for row in tables.build(results, group(results.runs)).rows:
+    for row in build(read(tmp_path)).rows:
         halves = {seed: value / 2 for seed, value in row["RP_by_seed"].items()}
         assert row["breakdown.tail.RP_by_seed"] == pytest.approx(halves)
 
@@ -476,10 +315,6 @@ def test_ranks_are_correlated_not_values():
 
 
 def test_curves_start_where_sequences_are_evaluated():
-    import numpy as np
-
-    from longtail.report.groups import drop_first_task
-
     assert drop_first_task(np.array([1, 50, 100])).tolist() == [50, 100]
     assert drop_first_task(np.array([1, 2, 3])).tolist() == [1, 2, 3]
     assert drop_first_task(np.array([1])).tolist() == [1]
@@ -518,12 +353,12 @@ def test_runs_of_several_benchmarks_keep_their_units_and_are_named_by_them(tmp_p
         {**wanted, "benchmark": "toy", "seeds": 2},
     ]
     assert "of" not in table.rows[0]  # a setting that does not vary within a benchmark
-    run = next(r for r in load(tmp_path).runs if r.labels["benchmark"] == "synthetic")
-    assert table.rows[0]["RP"] == run.metric("RP")  # not a hundred times that
+    found = json.loads((tmp_path / "synthetic0" / "summary.json").read_text())
+    assert table.rows[0]["RP"] == found["RP"]  # not a hundred times that
     assert table.unit == "mse and accuracy"
-    text = formats.markdown(table)
-    assert "| benchmark | RP |" in text
-    assert "**" not in text
+    shown = markdown(table)
+    assert "| benchmark | RP |" in shown
+    assert "**" not in shown
 
 
 def test_best_is_bold_within_a_benchmark(tmp_path: Path):
@@ -534,13 +369,73 @@ def test_best_is_bold_within_a_benchmark(tmp_path: Path):
         for method, rp in found.items():
             settings = {**config(method), "benchmark": benchmark}
             set_rp(write_run(tmp_path / f"{benchmark}-{method}", settings), rp)
-    text = formats.markdown(table_of(tmp_path, metrics=["RP"]))
-    assert "| DER++ | toy | **30.00** |" in text
-    assert "| EWC | mnist | **90.00** |" in text
-    assert text.count("**") == 4
+    shown = markdown(table_of(tmp_path, metrics=["RP"]))
+    assert "| DER++ | toy | **30.00** |" in shown
+    assert "| EWC | mnist | **90.00** |" in shown
+    assert shown.count("**") == 4
 
 
 def test_a_setting_that_is_a_list_is_a_label_like_any_other(tmp_path: Path):
     for i, betas in enumerate(([0.9, 0.999], [0.9, 0.99])):
         write_run(tmp_path / str(i), config(betas=betas))
-    assert "| [0.9, 0.999] |" in formats.markdown(table_of(tmp_path))
+    assert "| [0.9, 0.999] |" in markdown(table_of(tmp_path))
+
+
+def test_one_metric_is_shown_at_a_time_with_its_definition(tmp_path: Path):
+    html = as_html(table_of(write_study(tmp_path)))
+    parts = re.findall(r'<div class="metric" data-metric="(\w+)"( hidden)?>', html)
+    assert parts == [("RP", ""), ("LP", " hidden"), ("FGT", " hidden"), ("BWT", " hidden")]
+    buttons = re.findall(r'<button type="button" data-metric="(\w+)" aria-pressed="(\w+)"', html)
+    assert buttons == [("RP", "true"), ("LP", "false"), ("FGT", "false"), ("BWT", "false")]
+    assert "<strong>FGT</strong>, forgetting: mean difference between" in html
+    assert "Lower is better. In percent." in html
+    assert '<abbr title="a new AdamW: its moments start at zero' in html
+
+
+def test_the_legend_explains_what_the_table_has_and_nothing_else(tmp_path: Path):
+    html = as_html(table_of(write_study(tmp_path)))
+    legend = html[html.index("<details") :]
+    for word in ("RP", "LP", "FGT", "BWT", "Continual AdamW", "AdamW new"):
+        assert f"<dt><strong>{word}</strong></dt>" in legend
+    assert "≠" not in legend
+    assert "†" not in legend
+    paper = as_html(table_of(tmp_path, paper="wsd"))
+    legend = paper[paper.index("<details") :]
+    for words in (["=", "~", "≠"], ("within 1 point of it", "within 5 points", "further away")):
+        assert all(word in legend for word in words)
+    assert re.search(r'<span class="paper"><span class="wide">paper </span>78.76 [=~≠]', paper)
+
+
+def test_rows_have_names_and_ours_is_marked(tmp_path: Path):
+    table = table_of(write_study(tmp_path))
+    rows = [
+        {**row, "row": i + 1, "policy": name, "second_moment": "task"}
+        for i, (row, name) in enumerate(zip(table.rows, ("Adam", "Continual Adam"), strict=False))
+    ]
+    table = replace(table, rows=rows, index=["row", "second_moment"], columns=None)
+    html = as_html(table, ours="Continual Adam")
+    marked = re.findall(r'<tr class="ours"><th scope="row">([^<]*)<', html)
+    assert set(marked) == {"Continual Adam (row 2)"}
+    assert ">Adam (row 1)<" in html
+    assert "averaged over all earlier tasks" in html  # what `task` means
+
+
+def test_names_stay_text(tmp_path: Path):
+    for seed in (0, 1):
+        settings = config("<img src=x>", seed=seed)
+        write_run(tmp_path / identity(settings), settings)
+    write_run(tmp_path / "other", config("ewc"))
+    table = table_of(tmp_path, title="<b>")
+    table = replace(table, kinds=replace(table.kinds, lead=ScoreKind("<u>", True)))
+    html = as_html(table)
+    assert "<img" not in html
+    assert "<u>" not in html
+    assert "&lt;img src=x&gt;" in html
+
+
+def test_a_row_whose_seeds_all_diverged_says_so(tmp_path: Path):
+    table = table_of(write_study(tmp_path))
+    table.rows[0] |= {"diverged": 3, **dict.fromkeys(table.metrics)}
+    html = as_html(table)
+    assert html.count('title="every seed diverged">diverged†') == len(table.metrics)
+    assert "nan" not in html
