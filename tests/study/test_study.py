@@ -139,13 +139,13 @@ average = true
     for seed in (0, 1):
         plain, averaged = found["plain", seed], found["averaged", seed]
         kept = averaged.summary["average"]
-        assert averaged.metric("RP") == kept["RP"] != plain.metric("RP")
+        assert averaged.numbers["RP"] == kept["RP"] != plain.numbers["RP"]
         assert averaged.scores is None  # those by task are the weights'
     assert not read(out).problems
     table = json.loads((out / "plan.json").read_text())
     (out / "plan.json").write_text(json.dumps({**table, "report": {"average": False}}))
     found = {(run.labels["policy"], run.seed): run for run in finished_of(out)}
-    assert found["averaged", 0].metric("RP") == found["plain", 0].metric("RP")
+    assert found["averaged", 0].numbers["RP"] == found["plain", 0].numbers["RP"]
 
 
 BESIDE = """
@@ -195,13 +195,12 @@ def test_an_average_may_have_a_row_beside_the_weights_at_a_rate_of_its_own(
     assert rows["kept"]["RP"] != rows["kept, task average"]["RP"]
     logged: list[str] = []
     monkeypatch.setattr("longtail.runs.loggers.require", lambda tool: None)  # it may not be here
-    monkeypatch.setattr(
-        "longtail.study.logged.log_result", lambda run, *_: logged.append(run.labels["policy"])
-    )
+    monkeypatch.setattr("longtail.study.logged.log_result", lambda *_, name: logged.append(name))
     words_of_report = ["--quiet", "--no-page", "--no-figures", "--log", "tensorboard"]
     assert cli.main(["report", str(out), *words_of_report]) == 0
     assert len(logged) == 12  # a run that stands twice is logged once, by its weights
-    assert {*logged} == {"plain", "kept"}
+    policies = {name.partition(",")[0].partition(" ")[2] for name in logged}
+    assert policies == {"plain", "kept"}
     path.write_text(path.read_text().replace('"beside"', '"besides"'))
     assert study(*words) == 2
     assert "report.average must be" in capsys.readouterr().err

@@ -195,7 +195,7 @@ def test_the_best_value_is_chosen_by_validation_scores(
     assert not {"lr", "chooses", "validation", "validation_se"} & row.keys()
     told = f"lr chosen by validation score of seed 100: Finetune AdamW new {best}."
     ends = f"At an end of what was tried, so others may be better: Finetune AdamW new {best}."
-    assert table.notes == ["Mean ± standard error over 2 seeds, unit: percent.", told, ends]
+    assert table.notes == ("Mean ± standard error over 2 seeds, unit: percent.", told, ends)
     (entry,) = report.extra["selection"]
     assert (entry["chosen"], entry["at_end"]) == ({"lr": best}, ["lr"])
     validation = {

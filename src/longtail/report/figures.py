@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,7 @@ MOST_ROWS = 24  # of the figure beside the finding
 DECADES = 1.5  # values that span more of them get a logarithmic axis
 STRONG, PLAIN, THIN = 3.0, 1.8, 1.1  # widths of our lines, of those beside them, of the others
 WIDTH, HEIGHT = 330, 240
+PRINTED = {"background": "white", "config": {"axis": {"titleFontWeight": 400}}}
 Columns = dict[str, list[Any]]
 
 
@@ -86,8 +88,10 @@ class Figure:
             for name, columns in panel.data.items():
                 datasets[name] = records(columns)
         shared: dict[str, Any] = {"color": "shared", "strokeDash": "shared", "shape": "shared"}
-        joined = alt.hconcat(*charts).resolve_scale(**shared)
-        return {**joined.to_dict(validate=False), "datasets": datasets, "background": "white"}
+        with warnings.catch_warnings():  # that panels share what a click chooses, as they should
+            warnings.simplefilter("ignore", UserWarning)
+            joined = alt.hconcat(*charts).resolve_scale(**shared)
+        return {**joined.to_dict(validate=False), "datasets": datasets, **PRINTED}
 
 
 def records(columns: Columns) -> list[dict[str, Any]]:
@@ -380,11 +384,12 @@ def _line_chart(
     scales = look.scales
     along = name in ("rp_by_tasks", "difference_by_tasks")
     x_scale = alt.Scale(nice=False) if along else alt.Scale(type="symlog", constant=1)
-    x = alt.X("x:Q", title=axes[0], scale=x_scale, axis=alt.Axis(format="~s", labelOverlap=True))
-    y = alt.Y("y:Q", title=axes[1], scale=scale, axis=alt.Axis(format="~g", labelOverlap=True))
+    x = alt.X("x:Q", title=axes[0], scale=x_scale, axis=alt.Axis(format=",.4~r", labelOverlap=True))
+    y = alt.Y("y:Q", title=axes[1], scale=scale, axis=alt.Axis(format=".4~g", labelOverlap=True))
     columns = 1 if len(look.names) < 3 else 2
+    stroke: dict[str, Any] = {"symbolType": "stroke", "symbolOpacity": 1, "symbolStrokeWidth": 2.5}
     legend = alt.Legend(
-        orient="bottom", columns=columns, title=None, labelLimit=300, symbolSize=300
+        orient="bottom", columns=columns, title=None, labelLimit=300, symbolSize=500, **stroke
     )
     colour = alt.Color("line:N", scale=scales["color"], legend=legend)
     dash = alt.StrokeDash("line:N", scale=scales["strokeDash"], legend=legend)
@@ -465,7 +470,7 @@ def _plane_chart(
     kind = "log" if wide_span([*points["x"], *points["y"]]) else "linear"
     scale, scales = alt.Scale(type=kind, zero=False), look.scales
     alone = alt.selection_point(name="alone", fields=["line"], bind="legend")
-    axis = alt.Axis(format="~g", labelOverlap=True)
+    axis = alt.Axis(format=".4~g", labelOverlap=True)
     x = alt.X("x:Q", title=f"LP ({unit})", scale=scale, axis=axis)
     y = alt.Y("y:Q", title=f"RP ({unit})", scale=scale, axis=axis)
     named, diagonal = map(alt.NamedData, data)

@@ -154,7 +154,8 @@ def _asset(name: str) -> str:
 
 def _bundle() -> Markup:
     """Vega, Vega-Lite and what puts them into a page, without what would end a script."""
-    return Markup(re.sub("</(script)", r"<\\/\1", vl_convert.javascript_bundle(None), flags=re.I))
+    scripts = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
+    return Markup(re.sub("</(script)", r"<\\/\1", scripts, flags=re.IGNORECASE))
 
 
 def _json(value: Any) -> Markup:
