@@ -16,6 +16,13 @@ JOINED_METHODS = {"reservoir_l2", "reservoir_ewc_adam", "reservoir_coma", "reser
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if item.get_closest_marker("gpu") is not None]
+    if gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in gpu:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
     for item in items:
         params = getattr(getattr(item, "callspec", None), "params", {})
         if any(isinstance(value, str) and value in JOINED_METHODS for value in params.values()):

@@ -20,10 +20,7 @@ from longtail.runs.integrity import check_folder
 from longtail.runs.session import RunOptions, train_run
 from longtail.runs.snapshot import Snapshots
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 SMALL = ["--tasks", "40", "--zero-shot", "2", "--features", "6", "--hidden", "8", "--cap", "60"]
 GPU = ["--device", "cuda", "--snapshot-minutes", "0", "--quiet"]
 STUDY = """benchmark = "toy"

@@ -13,10 +13,7 @@ from longtail.runs.config import method_names, resolve
 from longtail.runs.session import RunOptions, train_run
 from longtail.support.signals import Stopped
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 SMALL = ["data.tasks=12", "data.zero_shot=1", "data.cap=60", "train.evaluate_every=4"]
 SMALL += ["train.validation=0.2", "data.minimum=8"]
 

@@ -29,10 +29,7 @@ from longtail.training.cuda_graphs import GraphForward
 from longtail.training.optimizer_class import find_optimizer
 from longtail_bench.rivals.mofo import largest
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 SIZES = [30, 3, 64, 17, 1, 50, 64, 5, 33, 64]
 
 

@@ -22,10 +22,7 @@ from longtail_bench.encoder import (
 from longtail_bench.encoder.plain import Encoder, EncoderConfig
 from longtail_bench.wsd.model import SentencePairs
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 BERT = EncoderConfig(500, 384, 3, 12, 1536, 128)
 MPNET = EncoderConfig(500, 192, 3, 3, 512, 140, 0, 1e-6, "gelu", 1, 2, 32, kind="mpnet")
 

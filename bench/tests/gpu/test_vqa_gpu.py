@@ -17,10 +17,7 @@ from longtail.training import Run, train
 from longtail_bench.encoder.plain import Encoder, EncoderConfig
 from longtail_bench.vqa.model import VisionLanguage
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 CONFIG = EncoderConfig(60, hidden=64, layers=2, heads=4, intermediate=128, positions=24)
 
 
