@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers import small_tasks
+from helpers.small_tasks import make_model, weights
 from longtail.methods import METHODS
 from longtail.replicas import build_model
 from longtail.support.eval_mode import evaluation_mode
@@ -20,7 +22,6 @@ from longtail.tasks import (
     Segments,
     StackedExamples,
     TableSequence,
-    from_tensors,
 )
 from longtail.tasks.task_models import TaskModel
 from longtail.training import POLICIES, Run, TrainSettings, train
@@ -33,33 +34,13 @@ pytestmark = pytest.mark.gpu
 SIZES = [30, 3, 64, 17, 1, 50, 64, 5, 33, 64]
 
 
-def make_sequence():
-    generator = torch.Generator().manual_seed(0)
-
-    def part(n: int):
-        x = torch.randn(n, 6, generator=generator)
-        return x, torch.randint(3, (n,), generator=generator)
-
-    tasks = [(f"{i}", part(n), part(4)) for i, n in enumerate(SIZES)]
-    return from_tensors(tasks, CLASSIFICATION).to("cuda")
-
-
-def make_model(_seed: int = 0) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+def make_sequence() -> TableSequence:
+    return small_tasks.make_sequence(SIZES).to("cuda")
 
 
 def make_run(method: str, seed, policies=("continual",), **settings) -> Run:
-    sequence = make_sequence()
-    model = build_model(make_model, seed, len(policies)).cuda()
-    stacked = torch.tensor(seed) if isinstance(seed, list) else seed
-    made = METHODS[method](model, CLASSIFICATION, seed=stacked)
-    defaults = {"batch_size": 16, "epochs": 2, "lr": 1e-2}
-    chosen = [POLICIES[name] for name in policies]
-    return Run(sequence, model, made, chosen, TrainSettings(**{**defaults, **settings}), stacked)
-
-
-def weights(model: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
+    settings = {"batch_size": 16, **settings}
+    return small_tasks.make_run(make_sequence(), method, seed, policies, device="cuda", **settings)
 
 
 def assert_close(a: Run, b: Run, atol: float = 1e-4) -> None:

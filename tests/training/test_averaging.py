@@ -11,42 +11,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from longtail.methods import Finetune
+from helpers import small_tasks
+from helpers.small_tasks import make_model
 from longtail.metrics import summary
-from longtail.names import POLICIES
-from longtail.replicas import build_model
-from longtail.tasks import CLASSIFICATION, Evaluator, TableSequence, from_tensors
+from longtail.tasks import Evaluator
 from longtail.tasks.task_models import TaskModel
 from longtail.training import Interrupted, Run, TrainSettings, train
 
 SIZES = (9, 4, 0, 6, 5)
-
-
-def make_sequence() -> TableSequence:
-    generator = torch.Generator().manual_seed(0)
-
-    def part(n: int) -> tuple[Tensor, Tensor]:
-        return torch.randn(n, 5, generator=generator), torch.randint(3, (n,), generator=generator)
-
-    tasks = [(f"{i}", part(n) if n else None, part(8)) for i, n in enumerate(SIZES)]
-    return from_tensors(tasks, CLASSIFICATION)
-
-
-def make_model(_seed: int = 0) -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+SEQUENCE = small_tasks.make_sequence(SIZES, tests=8)
 
 
 def make_run(average: str, seed: Any = 3, policies: int = 1, **settings: Any) -> Run:
-    evaluate = settings.pop("evaluate", None)
-    model = settings.pop("model", None) or build_model(make_model, seed, policies)
-    given = TrainSettings(
-        batch_size=4, epochs=2, lr=3e-2, average=average, average_decay=0.8, evaluate_every=1,
-        **settings,
-    )  # fmt: skip
-    numbers = torch.tensor(seed) if isinstance(seed, list) else seed
-    method = Finetune(model, CLASSIFICATION, seed=numbers)
-    chosen = [POLICIES["continual"], POLICIES["new"]][:policies]
-    return Run(make_sequence(), model, method, chosen, given, numbers, evaluate)
+    given = {"lr": 3e-2, "average": average, "average_decay": 0.8, "evaluate_every": 1, **settings}
+    return small_tasks.make_run(
+        SEQUENCE, "finetune", seed, ("continual", "new")[:policies], **given
+    )
 
 
 @pytest.mark.parametrize("average", ["task", "ema"])
@@ -88,7 +68,7 @@ def test_its_scores_are_those_of_the_model_with_the_average(average: str) -> Non
     with run.average.applied():  # pyright: ignore[reportOptionalMemberAccess]
         scores = [
             (run.model(x).argmax(1) == y).double().mean().item()
-            for x, y in (make_sequence().test(i)[torch.arange(8)] for i in range(len(SIZES)))
+            for x, y in (SEQUENCE.test(i)[torch.arange(8)] for i in range(len(SIZES)))
         ]
     np.testing.assert_allclose(averaged.last, scores)
 
@@ -141,7 +121,7 @@ class Heads(TaskModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trunk = nn.Linear(5, 4)
+        self.trunk = nn.Linear(6, 4)
         self.head = nn.Parameter(torch.zeros(3, 4))
         self.register_buffer("table", torch.zeros(len(SIZES), 3, 4))
         self.current = 0

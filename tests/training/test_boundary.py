@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers import small_tasks
 from helpers.own_optimizers import Ending, Sign, halve_weights
+from helpers.small_tasks import make_model
 from longtail import end_task
 from longtail.methods import Finetune
 from longtail.names import POLICIES, Policy
 from longtail.replicas import build_model
 from longtail.support.random import permutation
-from longtail.tasks import CLASSIFICATION, TableSequence, from_tensors
+from longtail.tasks import CLASSIFICATION
 from longtail.training import Interrupted, Run, TrainSettings, train
 from longtail.training.boundary import policy_for
 from longtail.training.optimizer_class import find_optimizer
@@ -27,28 +30,16 @@ SIZES = (9, 4, 0, 6)
 OWN = "helpers.own_optimizers"
 
 
-def make_sequence() -> TableSequence:
-    generator = torch.Generator().manual_seed(0)
-
-    def part(n: int) -> tuple[Tensor, Tensor]:
-        return torch.randn(n, 5, generator=generator), torch.randint(3, (n,), generator=generator)
-
-    tasks = [(f"{i}", part(n) if n else None, part(4)) for i, n in enumerate(SIZES)]
-    return from_tensors(tasks, CLASSIFICATION)
-
-
-def make_model(_seed: int = 0) -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+make_sequence = functools.partial(small_tasks.make_sequence, SIZES)
 
 
 def trained(
     optimizer: str, policy: str | Policy, optim: dict[str, Any] | None = None, **settings: Any
 ) -> Run:
-    model, sequence = build_model(make_model, 3), make_sequence()
     if isinstance(policy, str):
         policy = policy_for(policy, find_optimizer(optimizer))
-    given = TrainSettings(batch_size=4, epochs=2, lr=1e-2, optimizer=optimizer, **settings)
-    run = Run(sequence, model, Finetune(model, CLASSIFICATION), [policy], given, 3, optim=optim)
+    settings |= {"optimizer": optimizer, "optim": optim}
+    run = small_tasks.make_run(make_sequence(), policies=[policy], **settings)
     train(run)
     return run
 
@@ -83,8 +74,7 @@ def by_hand(
 
 
 def assert_same(run: Run, wanted: list[Tensor]) -> None:
-    for ours, theirs in zip(run.model.parameters(), wanted, strict=True):
-        torch.testing.assert_close(ours.detach(), theirs, rtol=1e-6, atol=1e-7)
+    small_tasks.assert_same(small_tasks.weights(run.model), wanted, rtol=1e-6, atol=1e-7)
 
 
 TORCH = {

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.small_tasks import make_model
 from longtail.methods import METHODS, Method
 from longtail.replicas import build_model
 from longtail.support.eval_mode import evaluation_mode
@@ -28,10 +29,6 @@ from longtail.training.cuda_graphs import Captured, GraphForward, GraphStep, tak
 
 SIZES = (9, 5, 1, 12, 0, 7, 11, 22)
 TOTAL = sum(SIZES)
-
-
-def make_model(_seed: int = 0) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
 class Bag(nn.Module):

@@ -1,6 +1,7 @@
 """The loop against loops written out by hand, stacks against single runs, resume after any step."""
 
 import copy
+import functools
 import io
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers import small_tasks
+from helpers.small_tasks import assert_same, make_model, weights
 from longtail import ContinualAdamW
 from longtail.methods import METHODS, Finetune
 from longtail.metrics import summary
@@ -20,7 +23,6 @@ from longtail.tasks import (
     Rows,
     StackedExamples,
     TableSequence,
-    from_tensors,
     multitask,
 )
 from longtail.tasks.examples import rows_device
@@ -38,45 +40,12 @@ from longtail.training.evaluation import evaluate_validation
 SIZES = (9, 5, 1, 12, 0, 7)  # a task of one example, and a zero-shot one
 
 
-def make_sequence(seed: int = 0, validation: bool = False, dtype=torch.float32) -> TableSequence:
-    generator = torch.Generator().manual_seed(seed)
-
-    def part(n: int):
-        x = torch.randn(n, 6, generator=generator, dtype=dtype)
-        return x, torch.randint(3, (n,), generator=generator)
-
-    def task(i: int, n: int):
-        train_part, test, held_out = part(n), part(4), part(5)
-        return (f"{i}", train_part if n else None, test, *([held_out] if validation else []))
-
-    return from_tensors([task(i, n) for i, n in enumerate(SIZES)], CLASSIFICATION)
+make_sequence = functools.partial(small_tasks.make_sequence, SIZES)
 
 
-def make_model(_seed: int = 0) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-
-
-def make_run(method: str = "finetune", seed=3, policies=("continual",), **settings) -> Run:
-    sequence = settings.pop("sequence", None) or make_sequence()
-    options = settings.pop("options", {})
-    model, evaluate = settings.pop("model", None), settings.pop("evaluate", None)
-    if model is None:
-        model = build_model(make_model, seed, len(policies))
-    stacked = torch.tensor(seed) if isinstance(seed, list) else seed
-    made = METHODS[method](model, sequence.objective, seed=stacked, **options)
-    chosen = [POLICIES[p] if isinstance(p, str) else p for p in policies]
-    defaults = {"batch_size": 4, "epochs": 2, "lr": 1e-2, "fused": False}
-    given = TrainSettings(**{**defaults, **settings})
-    return Run(sequence, model, made, chosen, given, stacked, evaluate)
-
-
-def weights(model: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def assert_same(a: list[Tensor], b: list[Tensor], **tolerance) -> None:
-    for x, y in zip(a, b, strict=True):
-        torch.testing.assert_close(x, y, **(tolerance or {"rtol": 0, "atol": 0}))
+def make_run(*given, sequence: TableSequence | None = None, **settings) -> Run:
+    settings = {"fused": False, **settings}
+    return small_tasks.make_run(sequence or make_sequence(), *given, **settings)
 
 
 def test_equals_a_loop_written_out_by_hand() -> None:
