@@ -11,7 +11,7 @@ import longtail_bench
 
 SOURCE = Path(longtail_bench.__file__).parent
 # Rooms and modules whose interface is not settled yet.
-UNSETTLED = ("longtail.names", "longtail.optim", "longtail.report")
+UNSETTLED = ("longtail.optim", "longtail.report")
 
 
 def imported(file: Path) -> Iterator[tuple[str, str]]:

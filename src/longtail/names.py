@@ -26,6 +26,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+__all__ = [
+    "KEPT",
+    "LOGGERS",
+    "METHOD_NAMES",
+    "METRICS",
+    "POLICIES",
+    "POLICY_NAMES",
+    "WARM_UP",
+    "FirstMoment",
+    "PastDtype",
+    "Policy",
+    "SecondMoment",
+    "option",
+]
 __version__ = "0.2.0"
 
 # What tables call a method. Multi-task training is Finetune on the union of all tasks.
