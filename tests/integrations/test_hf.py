@@ -124,19 +124,6 @@ def test_a_week_resumed_half_way_ends_like_one_that_was_not(tmp_path: Path) -> N
     torch.testing.assert_close(*results)
 
 
-def test_last_weeks_finished_checkpoint_is_not_resumed(tmp_path: Path) -> None:
-    """Row 2 of the table: `resume_from_checkpoint` on new data did 0 steps without a word."""
-    model = make_model()
-    trainer, _ = make_trainer(model, tmp_path, 1)
-    trainer.add_callback(ContinualCallback())
-    trainer.train()
-    trainer, optimizer = make_trainer(model, tmp_path, 2)
-    trainer.add_callback(ContinualCallback())
-    with pytest.raises(ValueError, match="checkpoint-8 is of 'week 1', which has ended"):
-        trainer.train(resume_from_checkpoint=True)
-    assert past_steps(model, optimizer) == 8
-
-
 def test_a_checkpoint_that_knows_no_task_beside_a_memory_is_told(tmp_path: Path) -> None:
     model = make_model()
     trainer, _ = make_trainer(model, tmp_path / "alone", 1)

@@ -506,18 +506,6 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         load_memory(optimizer, tmp_path, model, grow="max")
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
-    model = Words()
-    optimizer = trained(model)
-    path = save_memory(optimizer, tmp_path, model)
-    before = path.read_bytes()
-    optimizer.state[model.head.bias]["past_exp_avg_sq"].fill_(float("nan"))
-    with pytest.raises(ValueError, match=r"past_exp_avg_sq/head\.bias has NaN in it"):
-        save_memory(optimizer, tmp_path, model, dtype="uint8")
-    assert path.read_bytes() == before
-    assert [x.name for x in tmp_path.iterdir()] == [FILE_NAME]
-
-
 def test_a_save_that_is_hardly_meant_is_told(tmp_path: Path) -> None:
     model = Words()
     with pytest.warns(UserWarning, match="the optimizer has taken no step and has no past"):
