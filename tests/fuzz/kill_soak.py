@@ -215,7 +215,7 @@ def variants(kind: Kind, device: str, work: Path) -> list[Variant]:
         Variant(
             f"{method} {policy} validation {share} graph {graph}",
             (
-                *("run", "toy", "--method", method, "--optimizer", policy, "--threads", "1"),
+                *("run", "toy", "--method", method, "--policy", policy, "--threads", "1"),
                 *("--set", f"train.validation={share}", "--set", f"train.cuda_graph={graph}"),
                 *(*SMALL, "--minimum", "8", *where),
             ),
