@@ -18,7 +18,7 @@ from longtail.cli import main
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted((DOCS / "methods").glob("*.md")), DOCS / "bring_your_own.md", DOCS / "running.md"]
-PAGES += [DOCS / "averages.md", DOCS / "past_in_one_byte.md"]
+PAGES += [DOCS / "averages.md", DOCS / "past_in_one_byte.md", DOCS / "read.md"]
 PAGES += [ROOT / "README.md", DOCS / "README.md"]
 # Pages whose code needs the frameworks they are about, and which warn of their own affairs.
 FRAMEWORKS = {
