@@ -13,7 +13,6 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 KILLS  ?= 1000
-INPUTS ?= 1000000
 FUZZ   ?= 20000
 SEED   ?= 0
 JOBS   ?= 2
@@ -29,7 +28,7 @@ help:
 	@echo "make dist   the wheel and the source distribution, into dist/"
 	@echo "make test-frameworks   Avalanche, DeepSpeed and Ray Train, in an environment of their own"
 	@echo "make test-kernels   the encoder's Triton kernels without a GPU, by Triton's interpreter (some minutes, 1 GB)"
-	@echo "make soak   hours of damaged input and killed runs (FUZZ=20000 INPUTS=1000000 KILLS=1000 SEED=0 JOBS=2)"
+	@echo "make soak   hours of damaged input and killed runs (FUZZ=20000 KILLS=1000 SEED=0 JOBS=2)"
 	@echo "make lint   ruff, pyright and the import rules only"
 	@echo "make perf   speed and memory, as ratios taken in one run"
 
@@ -84,7 +83,6 @@ test-kernels:
 
 soak: $(STAMP)
 	LONGTAIL_FUZZ=$(FUZZ) $(PYTEST) tests/fuzz
-	$(BIN)/python tests/fuzz/input_soak.py --inputs $(INPUTS) --jobs $(JOBS) --seed $(SEED) --out bench/results/soak/inputs.json
 	$(BIN)/python tests/fuzz/kill_soak.py --kills $(KILLS) --jobs $(JOBS) --seed $(SEED) --out bench/results/soak/kills.json
 
 lint: $(STAMP)

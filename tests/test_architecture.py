@@ -13,7 +13,6 @@ from helpers.scripts import ROOT, load
 PACKAGE = ROOT / "src" / "longtail"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 CODE = re.compile(r"`([^`]+)`")
-CHANGES = ["method", "benchmark", "policy", "metric", "figure", "command", "integration"]
 
 pytest.importorskip("grimp")  # which reads the import graph, and is there with the dev extra
 rooms = load("docs/draw_rooms.py")
@@ -94,9 +93,3 @@ def test_other_names_of_the_page_are_somewhere():
         known |= defined(path)
     words = [word for word in CODE.findall(PAGE) if word.isidentifier()]
     assert [word for word in words if word not in known] == []
-
-
-@pytest.mark.parametrize("what", CHANGES)
-def test_there_is_a_row_for_what_people_add(what):
-    rows = table(part("To change X, open Y"))
-    assert [row for row in rows if re.fullmatch(f" ?an? {what}", row[0])], what

@@ -15,12 +15,6 @@ NOTEBOOKS = ROOT / "docs" / "notebooks"
 BUILD: Any = load("docs/notebooks/build.py")
 
 
-def test_there_are_tutorials() -> None:
-    wanted = {"first_steps", "every_week", "own_method", "reading_a_study"}
-    assert wanted <= set(BUILD.NAMES)
-    assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == BUILD.NAMES
-
-
 @pytest.mark.parametrize("name", BUILD.NAMES)
 def test_what_is_checked_in_is_what_the_script_says(name: str) -> None:
     saved = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
@@ -40,6 +34,7 @@ def test_first_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(pictures) == 1
 
 
+@pytest.mark.slow
 def test_three_weeks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three weeks, three processes, a grown vocabulary: less is forgotten with the memory."""
     printed, names, pictures = run("three_weeks", tmp_path, monkeypatch)

@@ -37,11 +37,6 @@ def test_the_version_is_one_everywhere() -> None:
     assert f"git tag --annotate v{__version__} " in read("docs/releasing.md")
 
 
-def test_every_version_in_the_changelog_has_a_date() -> None:
-    for heading in re.findall(r"^## (.+)$", read("CHANGELOG.md"), re.MULTILINE):
-        assert re.fullmatch(r"\[Unreleased\]|\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", heading), heading
-
-
 def test_the_notices_of_shipped_sentences_are_in_notice() -> None:
     shipped = json.loads(read("bench/src/longtail_bench/wsd/miniature.json"))
     notice = read("bench/NOTICE")
@@ -51,15 +46,6 @@ def test_the_notices_of_shipped_sentences_are_in_notice() -> None:
         "LICENSE",
         "NOTICE",
     ]
-
-
-def test_urls_lead_to_the_repository() -> None:
-    urls = PROJECT["urls"]
-    assert urls["Repository"] == REPOSITORY
-    prefix = f"{REPOSITORY}/blob/main/"
-    files = [url.removeprefix(prefix) for url in urls.values() if url.startswith(prefix)]
-    assert files
-    assert all((ROOT / name).is_file() for name in files)
 
 
 @pytest.mark.parametrize(

@@ -30,13 +30,6 @@ def hooks() -> Any:
     return load("docs/site/hooks.py")
 
 
-def test_the_navigation_names_pages_that_are_there() -> None:
-    assert len(NAV) == len(set(NAV))
-    for page in NAV:
-        script = DOCS / "notebooks" / f"{Path(page).stem}.ipynb"
-        assert (DOCS / page).exists() or (ROOT / page).exists() or script.exists(), page
-
-
 def test_a_new_page_finds_its_section(hooks: Any) -> None:
     """Who adds a page need not know of the navigation."""
     nav: list[Any] = [
@@ -75,14 +68,6 @@ def test_a_link_is_rewritten_for_the_site(hooks: Any) -> None:
     assert there("architecture.md", "../perf") == f"{REPOSITORY}/tree/main/perf"
     assert there("running.md", "https://example.org") == "https://example.org"
     assert there("running.md", "no_such_page.md") == "no_such_page.md"  # which the build reports
-
-
-def test_a_notebook_becomes_a_page(hooks: Any) -> None:
-    saved = json.loads((DOCS / "notebooks" / "first_steps.ipynb").read_text(encoding="utf-8"))
-    page = hooks.as_markdown(saved, "first_steps.ipynb")
-    assert page.startswith("# First steps")
-    assert "tasks seen: 3" in page
-    assert re.search(r"!\[Accuracy over all tasks[^]]*\]\(data:image/png;base64,", page)
 
 
 def test_docstrings_become_markdown() -> None:

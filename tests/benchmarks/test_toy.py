@@ -68,11 +68,6 @@ def test_a_tail_without_end_is_capped():  # and no warning: warnings are errors 
     assert toy.task_sizes(toy.Settings(exponent=1e-9, zero_shot=0)).max() == 1000
 
 
-def test_every_setting_has_a_line_of_help():
-    for field in toy.Settings.__dataclass_fields__.values():
-        assert field.metadata["help"]
-
-
 def scores(sequence, make_model, policies, method="finetune", seeds=(0, 1, 2, 3)):
     model = build_model(make_model, list(seeds), len(policies))
     seeds = torch.tensor(seeds)

@@ -1,12 +1,18 @@
 """Damaged and made-up input: a result or one clear `ValueError`, never anything else.
 
+No input starts a process, opens a connection, or makes or changes a file or folder elsewhere.
 `make test` tries a little of everything; `make soak` asks for hours of it with
-LONGTAIL_FUZZ=<inputs per test>, and then for a million inputs by `input_soak.py`.
+LONGTAIL_FUZZ=<inputs per test>.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,11 +41,70 @@ EXTRAS = st.one_of(st.binary(min_size=1, max_size=8), st.sampled_from(WORDS))
 DAMAGES = st.lists(
     st.tuples(st.sampled_from(MUTATIONS), st.floats(0, 1), EXTRAS), min_size=1, max_size=4
 )
+FORBIDDEN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess.Popen")
+FORBIDDEN += ("pty.spawn", "socket.connect", "socket.bind", "ctypes.dlopen", "webbrowser.open")
+CHANGING = ("os.mkdir", "os.rmdir", "os.remove", "os.rename", "os.link", "os.symlink", "os.chmod")
+CHANGING += ("os.truncate", "tempfile.mkdtemp", "tempfile.mkstemp")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+class Watch:
+    """Notes what data must never bring about."""
+
+    def __init__(self, work: Path) -> None:
+        self.work, self.on = str(work), False
+        self.seen: list[str] = []
+        sys.addaudithook(self._hear)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self.on = True
+        try:
+            yield
+        finally:
+            self.on = False
+        assert self.seen == []
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.on:
+            return
+        written = event == "open" and args[2] & WRITING and self._elsewhere(args[0])
+        changed = event in CHANGING and any(map(self._elsewhere, args))
+        if written or changed or event in FORBIDDEN:
+            self.seen.append(f"{event} {args!r:.120}")
+
+    def _elsewhere(self, path: Any) -> bool:
+        if not isinstance(path, str | bytes):
+            return False
+        name = os.path.abspath(os.fsdecode(path))
+        # A module that is imported now for the first time leaves its byte code.
+        return not name.startswith((self.work, "/dev/null")) and "__pycache__" not in name
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Attack]:
-    return {attack.name: attack for attack in attacks(tmp_path_factory.mktemp("attacks"))}
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("attacks")
+
+
+@pytest.fixture(scope="module")
+def made(work: Path) -> dict[str, Attack]:
+    found = {attack.name: attack for attack in attacks(work)}
+    for attack in found.values():  # what is imported where it is used is there before the watch
+        with suppress(ValueError):
+            attack.attempt(attack.contents[0], attack.contents[0])
+    return found
+
+
+@pytest.fixture(scope="module")
+def watch(work: Path) -> Watch:
+    return Watch(work)
+
+
+def test_code_that_runs_is_seen(watch: Watch, tmp_path: Path):
+    for forbidden in (lambda: os.system("true"), (tmp_path / "made").mkdir):
+        with pytest.raises(AssertionError, match="os"), watch.watching():
+            forbidden()
+        watch.seen.clear()
 
 
 def test_every_attack_is_tried(made: dict[str, Attack]):
@@ -50,12 +115,18 @@ def test_every_attack_is_tried(made: dict[str, Attack]):
 @fuzz
 @given(data=st.data(), mutations=DAMAGES)
 def test_damaged_input(
-    made: dict[str, Attack], name: str, data: st.DataObject, mutations: list[Mutation]
+    made: dict[str, Attack],
+    watch: Watch,
+    name: str,
+    data: st.DataObject,
+    mutations: list[Mutation],
 ):
     attack = made[name]
-    content = data.draw(st.sampled_from(range(len(attack.contents))))
+    content = attack.contents[data.draw(st.sampled_from(range(len(attack.contents))))]
+    damaged = mutated(content, mutations)
     try:
-        attack.attempt(attack.contents[content], mutated(attack.contents[content], mutations))
+        with watch.watching():
+            attack.attempt(content, damaged)
     except ValueError as error:
         assert str(error).strip()  # noqa: PT017
 

@@ -1,26 +1,20 @@
-"""What the soaks publish: sessions, each with its provenance, and the sums of their counts.
+"""What the soak publishes: sessions, each with its provenance, and the sums of their counts.
 
     {"sessions": [{"provenance": {...}, "settings": {...}, "rows": [...]}, ...], "totals": {...}}
 
 A session is one command on one machine, in the schema of perf/provenance.py. Its rows have counts,
 which `totals` adds up over all sessions, and lists of what went wrong, of which the totals have the
-lengths. `python tests/helpers/soak.py ALL.json PART.json ...` adds the sessions of some files to
-another, and leaves out of their commands where the files lay. A session that found something is
-published in a folder `mended` once that has been mended, and counts nowhere else.
+lengths. A session that found something is published in a folder `mended` once that has been
+mended, and counts nowhere else.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import shlex
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from helpers.scripts import load
 
@@ -45,7 +39,7 @@ def add(path: Path, sessions: Iterable[dict[str, Any]]) -> dict[str, Any]:
         text = file.read()
         known: list[dict[str, Any]] = json.loads(text)["sessions"] if text else []
         for one in sessions:
-            if wrong := problems(one):
+            if wrong := provenance.problems(one):
                 raise ValueError(f"{path}: {'; '.join(wrong)}")
             if one not in known:
                 known.append(one)
@@ -65,27 +59,3 @@ def totals(sessions: Iterable[dict[str, Any]]) -> dict[str, Any]:
                 count = len(value) if isinstance(value, list) else value
                 found[name] = found.get(name, 0) + count
     return {name: round(n, 1) if isinstance(n, float) else n for name, n in found.items()}
-
-
-def published(one: dict[str, Any]) -> dict[str, Any]:
-    """A session whose command says PATH for every path of the machine that it ran on."""
-    origin = one["provenance"]
-    words = shlex.split(origin["command"])
-    command = shlex.join("PATH" if word.startswith("/") else word for word in words)
-    return {**one, "provenance": {**origin, "command": command}}
-
-
-def problems(one: dict[str, Any]) -> list[str]:
-    """What keeps a session from following the schema; empty where nothing does."""
-    return provenance.problems(one)
-
-
-def main(arguments: list[str]) -> int:
-    target, *parts = map(Path, arguments)
-    found = [one for part in parts for one in json.loads(part.read_text("utf-8"))["sessions"]]
-    print(json.dumps(add(target, map(published, found)), indent=1))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

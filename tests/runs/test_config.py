@@ -137,9 +137,10 @@ def test_policy_fields_can_be_overridden_for_ablations():
     assert config.moments.name == "continual"
 
 
-def test_every_setting_has_a_line_of_help():
+@pytest.mark.parametrize("benchmark", paths())
+def test_every_setting_has_a_line_of_help(benchmark):
     for method in method_names():
-        for option in options("toy", method):
+        for option in options(benchmark, method):
             assert option.help, f"{option.key} has no help"
 
 

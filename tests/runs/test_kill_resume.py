@@ -153,19 +153,6 @@ def test_kill_9(tmp_path):
     assert content(tmp_path / "pieces") == content(tmp_path / "whole")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", method_names())
-def test_kill_9_twenty_times(method, tmp_path):
-    # Longer than 20 kills can last, so that every one of them hits a run in progress. All tasks at
-    # once are fewer steps than in turn.
-    epochs = 80 if method == "multitask" else 12
-    config = small(method, f"train.epochs={epochs}", "data.tasks=40")
-    train_run(config, tmp_path / "whole", RunOptions(quiet=True, threads=1))
-    kills = kill_for_real(config, tmp_path / "pieces", kills=KILLS, seed=5)
-    assert kills == KILLS
-    assert content(tmp_path / "pieces") == content(tmp_path / "whole")
-
-
 OTHERS = {
     "rmsprop": ["optimizer=rmsprop", "policy=continual", "optim.momentum=0.5", "train.average=ema"],
     "own": ["optimizer=helpers.own_optimizers:Sign", "policy=new", "average=task"],

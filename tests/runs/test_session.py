@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import random
 import re
@@ -27,7 +26,6 @@ from longtail.runs.integrity import damage
 from longtail.runs.progress import Reporter
 from longtail.runs.session import RunOptions, train_run, train_stack
 from longtail.runs.snapshot import Snapshots
-from longtail.support.files import FolderBusyError, FolderLock
 from longtail.support.mark import Mark, write_mark
 from longtail.support.signals import Stopped
 
@@ -329,29 +327,6 @@ def test_what_is_damaged_is_passed_over_and_the_end_is_the_same(tmp_path, whole,
     assert content(tmp_path) == whole
 
 
-def hold(folder: Path, ready) -> None:
-    with FolderLock(folder):
-        ready.set()
-        time.sleep(600)
-
-
-def test_second_process_is_refused_until_the_first_is_gone(tmp_path):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["longtail.runs.session", "longtail.benchmarks.toy"])
-    ready = context.Event()
-    process = context.Process(target=hold, args=(tmp_path, ready))
-    process.start()
-    assert ready.wait(600)
-    try:
-        with pytest.raises(FolderBusyError, match="in use by another process"):
-            train_run(small(), tmp_path, QUIET)
-    finally:
-        os.kill(process.pid or 0, signal.SIGKILL)
-        process.join()
-        process.close()
-    train_run(small(), tmp_path, QUIET)  # kill -9 leaves nothing that would block
-
-
 def test_nan_scores_become_null(tmp_path):
     config = resolve(
         "synthetic", sets=["data.tasks=5", "train.lr=1e30"]
@@ -428,13 +403,6 @@ def test_stack_with_gaps_reports_only_what_was_asked(tmp_path):
     assert [entry["id"] for entry in entries] == [config.id for config in configs]
 
 
-def test_configs_that_cannot_be_stacked_are_refused():
-    with pytest.raises(ValueError, match="differ in more than a stack allows"):
-        build_stack([small(), small("method=ewc")])
-    with pytest.raises(ValueError, match="at least one"):
-        build_stack([])
-
-
 def test_learning_rate_of_a_stack_is_that_of_each_config():
     stack = build_stack(STACK)
     rates = [group["lr"] for group in stack.run.optimizer.param_groups]
@@ -456,16 +424,6 @@ def test_a_refused_start_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"no folder that longtail made \(it holds notes\.txt\)"):
         train_run(config, empty, QUIET)
     assert [path.name for path in empty.iterdir()] == ["notes.txt"]
-
-
-def test_a_start_that_fails_leaves_nothing_either(tmp_path, monkeypatch):
-    def no_memory(*_):
-        raise MemoryError("Unable to allocate 7 PiB")
-
-    monkeypatch.setattr("longtail.runs.session.build_run", no_memory)
-    with pytest.raises(MemoryError):
-        train_run(small(), tmp_path / "new", QUIET)
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):

@@ -79,16 +79,6 @@ def test_order_cap_and_counts():
         assert set(y.tolist()) <= {0.0, 1.0}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("tasks", -1), ("test_share", 1.0), ("hidden", ()), ("tasks", 121)]
-)
-def test_settings_are_checked(name, value):
-    with pytest.raises(ValueError, match=f"Invalid {name}: "):
-        fsmol.build(fsmol.Settings(miniature=True, **{name: value}), 0)
-    with pytest.raises(ValueError, match="exclude each other"):
-        fsmol.Settings(miniature=True, prepared="x")
-
-
 def heads_of(run) -> torch.Tensor:
     """All heads as they answer, [T, H + 1] of each policy and replica."""
     model = run.model
@@ -178,23 +168,6 @@ def test_a_stack_is_its_single_runs():
             weights = stack.run.model.replica(row, seed).state_dict()
             for name, value in run.model.state_dict().items():
                 assert torch.allclose(weights[name], value, atol=1e-4), name
-
-
-def test_a_run_resumed_in_the_middle_of_a_task_ends_the_same():
-    flags = {"method": "ewcpp", "policy": "kept"}
-    whole = build_run(config(**flags))
-    states = []
-
-    def keep(run):
-        if run.position.task == 3 and run.position.step == 1:
-            states.append(copy.deepcopy(run.state_dict()))
-
-    train(whole, on_step=keep)
-    again = build_run(config(**flags))
-    again.load_state_dict(states[0])
-    train(again)
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], value)
 
 
 def test_multitask_training_learns_every_head_at_once():

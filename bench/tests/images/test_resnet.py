@@ -1,6 +1,5 @@
 """ResNet-18 in its CIFAR form."""
 
-import pytest
 import torch
 
 from longtail.replicas import Replicas
@@ -39,8 +38,3 @@ def test_weights_on_a_cpu_are_not_laid_out_as_on_a_gpu() -> None:
     """With channels last a layer of four channels waited for ever, see the module's docstring."""
     model = ResNet18(3, width=4).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     assert all(p.is_contiguous() for p in model.parameters())
-
-
-def test_a_width_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="width: 0"):
-        ResNet18(10, width=0)

@@ -15,8 +15,6 @@ import torch
 from longtail.benchmarks import load
 from longtail.runs.config import resolve
 from longtail.runs.session import RunOptions, train_run, train_stack
-from longtail.support.signals import Stopped
-from longtail.training import Interrupted, Run
 from longtail_bench.downloads import DownloadError, Remote
 from longtail_bench.images import files as image_files
 from longtail_bench.images.files import IDX_FILES, Images, read, read_idx
@@ -278,14 +276,6 @@ def test_colour_benchmarks_augment_and_use_a_resnet() -> None:
         assert model(inputs).shape == (3, classes)
 
 
-def test_settings_that_do_not_fit_are_refused() -> None:
-    module = load("mnist")
-    with pytest.raises(ValueError, match="6 x 2 is more than the 10 classes of mnist"):
-        module.build(module.Settings(tasks=6, miniature=True), 0)
-    with pytest.raises(ValueError, match="hidden: 0"):
-        module.Settings(hidden=0)
-
-
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A publisher in a folder: MNIST with sixty images."""
@@ -385,23 +375,3 @@ def test_a_stack_scores_what_single_runs_score(tmp_path: Path, method: str) -> N
         assert by_task == pytest.approx(alone["validation_by_task"], abs=0.04)
         within = stacked[i]["summary"]["task_incremental"]["RP"]
         assert within == pytest.approx(alone["task_incremental"]["RP"], abs=0.02)
-
-
-def test_augmentation_is_resumed(tmp_path: Path) -> None:
-    flags = {"data.miniature": True, "data.tasks": 2, "data.width": 8, "method": "reservoir"}
-    config = resolve("cifar10", flags={**flags, "methods.buffer": 20})
-    whole = train_run(config, tmp_path / "whole", RunOptions(quiet=True, device="cpu"))
-    steps = 0
-
-    def stop(run: Run) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 20:
-            raise Interrupted
-
-    with pytest.raises(Stopped):
-        train_run(config, tmp_path / "cut", RunOptions(quiet=True, device="cpu"), on_step=stop)
-    again = train_run(config, tmp_path / "cut", RunOptions(quiet=True, device="cpu"))
-    assert again == whole
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
-    assert weights[0] == weights[1]

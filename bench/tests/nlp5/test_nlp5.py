@@ -18,12 +18,11 @@ from longtail.runs.build import build_run
 from longtail.runs.config import resolve
 from longtail.tasks import Segments
 from longtail.tasks.examples import read
-from longtail.training import Interrupted, Run, train
+from longtail.training import Run, train
 from longtail_bench.decoder.tokens import Bytes
 from longtail_bench.nlp5 import Settings, build, evaluation
 from longtail_bench.nlp5.cut import QuestionRows, long_tail, subset, units_of
 from longtail_bench.nlp5.examples import Example
-from longtail_bench.nlp5.files import TASKS
 from longtail_bench.nlp5.table import AnswerTable
 from longtail_bench.nlp5.text import tokenise, window
 
@@ -165,22 +164,6 @@ def test_too_long_a_tail_is_refused() -> None:
         build(Settings(miniature=True, long_tail=3), 0)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"order": ("sst", "mnist")}, "unknown task 'mnist'"),
-        ({"order": ("sst", "sst")}, "each task once"),
-        ({"per_task": -1}, "per_task: -1"),
-        ({"sizes": (1, 2)}, "sizes: 2 for 5 tasks"),
-        ({"sizes": (1, 2, 3, 4, -1)}, "sizes: -1"),
-        ({"max_tokens": 0}, "max_tokens: 0"),
-    ],
-)
-def test_settings_are_checked(flags: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Settings(**flags)
-
-
 def test_build_puts_the_tasks_in_order() -> None:
     made = build(Settings(miniature=True, order=("woz", "sst"), sizes=(10, 20), test_per_task=6), 0)
     assert made.sequence.names == ["woz", "sst"]
@@ -268,23 +251,6 @@ def test_every_method_learns_the_miniature(method: str) -> None:
         assert np.isfinite(run.matrices[name].last).all()
 
 
-def test_a_run_goes_on_from_a_snapshot() -> None:
-    options = {"data.per_task": 12, "train.batch_size": 4, "data.order": ["sst"]}
-    whole, first, second = (miniature_run("derpp", **options) for _ in range(3))
-    train(whole)
-
-    def stop(run: Run) -> None:
-        if run.position.step == 2:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        train(first, on_step=stop)
-    second.load_state_dict(first.state_dict())
-    train(second)
-    for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
 @pytest.mark.parametrize("method", ["ewc", "derpp"])
 def test_nothing_keeps_a_finished_run(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -326,12 +292,3 @@ def test_training_lowers_the_loss_of_answers() -> None:
     before = loss()
     train(run)
     assert loss() < before / 2
-
-
-def test_the_paper_protocol_is_the_default() -> None:
-    config = resolve("nlp5", flags={"method": "ewcpp"})
-    assert (config.train.batch_size, config.train.lr) == (32, 6.25e-5)
-    assert config.train.schedule == "linear"
-    assert (config.methods.strength, config.methods.decay) == (1.0, 0.9)
-    assert resolve("nlp5", flags={"method": "ewc"}).methods.strength == 2.0
-    assert config.data.order == TASKS

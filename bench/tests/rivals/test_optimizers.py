@@ -359,35 +359,6 @@ def test_a_parameter_without_a_gradient_stays(cls) -> None:
     assert not optimizer.state.get(params[1])
 
 
-@pytest.mark.parametrize(
-    ("cls", "settings", "message"),
-    [
-        (MoFO, {"fraction": 0.0}, "fraction: 0.0"),
-        (UPGD, {"noise": -1.0}, "noise: -1.0"),
-        (UPGD, {"utility_decay": 1.0}, "utility_decay: 1.0"),
-        (UPGD, {"betas": (1.0, 0.9)}, r"betas\[0\]: 1.0"),
-        (BAdam, {"width": 0.0}, "width: 0.0"),
-        (BAdam, {"lr": math.nan}, "lr: nan"),
-        (BAdam, {"betas": 0.9}, "betas: 0.9, two"),
-        (UPGD, {"lr": -1.0}, "lr: -1.0"),
-        (UPGD, {"eps": -1.0}, "eps: -1.0"),
-        (UPGD, {"weight_decay": -1.0}, "weight_decay: -1.0"),
-        (UPGD, {"betas": (0.9,)}, r"betas: \(0.9,\), two"),
-        (BAdam, {"examples": math.nan}, "examples: nan"),
-    ],
-)
-def test_mistakes_are_named(cls, settings, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        cls(parameters(), **settings)
-
-
-@pytest.mark.parametrize("kind", [BAdam, UPGD])
-def test_settings_that_cannot_be_are_refused_with_their_value(kind):
-    weight = torch.nn.Parameter(torch.ones(2))
-    with pytest.raises(ValueError, match=r"Invalid betas\[1\]: 1.0"):
-        kind([weight], betas=(0.9, 1.0))
-
-
 def test_time_that_is_restarted_begins_anew_for_nadam_too() -> None:
     """Its first moment is corrected by a product of its own, which has to begin anew as well."""
     kept = nn.Parameter(torch.ones(3))
@@ -415,12 +386,21 @@ def test_time_that_is_restarted_begins_anew_for_nadam_too() -> None:
 @pytest.mark.parametrize(
     ("kind", "wrong", "message"),
     [
+        (MoFO, {"fraction": 0.0}, "Invalid fraction: 0.0"),
         (MoFO, {"fraction": 7.0}, "Invalid fraction: 7.0"),
         (UPGD, {"betas": (2.0, 0.9)}, r"Invalid betas\[0\]: 2.0"),
+        (UPGD, {"betas": (0.9, 1.0)}, r"Invalid betas\[1\]: 1.0"),
+        (UPGD, {"betas": (0.9,)}, r"Invalid betas: \(0.9,\), two"),
+        (UPGD, {"lr": -1.0}, "Invalid lr: -1.0"),
+        (UPGD, {"eps": -1.0}, "Invalid eps: -1.0"),
+        (UPGD, {"weight_decay": -1.0}, "Invalid weight_decay: -1.0"),
         (UPGD, {"noise": -1.0}, "Invalid noise: -1.0"),
         (UPGD, {"utility_decay": 1.0}, "Invalid utility_decay: 1.0"),
         (BAdam, {"width": 0.0}, "Invalid width: 0.0"),
-        (BAdam, {"examples": -1.0}, "Invalid examples: -1.0"),
+        (BAdam, {"lr": math.nan}, "Invalid lr: nan"),
+        (BAdam, {"betas": 0.9}, "Invalid betas: 0.9, two"),
+        (BAdam, {"betas": (0.9, 1.0)}, r"Invalid betas\[1\]: 1.0"),
+        (BAdam, {"examples": math.nan}, "Invalid examples: nan"),
     ],
 )
 def test_settings_of_a_group_are_checked_whenever_it_comes(kind, wrong, message: str) -> None:

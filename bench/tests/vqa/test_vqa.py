@@ -48,18 +48,6 @@ def test_tasks_are_the_contents_and_overlap(folder: Path) -> None:
     assert inputs["ids"].shape[1] % 8 == 0
 
 
-def test_the_papers_settings() -> None:
-    found = {m: resolve(NAME, flags={"method": m}) for m in ("finetune", "ewc", "ewcpp", "derpp")}
-    train_settings = found["finetune"].train
-    assert (train_settings.batch_size, train_settings.lr, train_settings.epochs) == (32, 5e-5, 4)
-    assert (train_settings.schedule, train_settings.validation) == ("linear", 0.05)
-    assert train_settings.evaluate_every == 50
-    assert found["ewc"].methods.strength == 2
-    assert (found["ewcpp"].methods.decay, found["ewcpp"].methods.strength) == (0.9, 0.1)
-    assert (found["derpp"].methods.alpha, found["derpp"].methods.beta) == (1, 1)
-    assert found["derpp"].methods.buffer == 1400
-
-
 @pytest.mark.parametrize("method", ["finetune", "derpp"])
 def test_a_stack_of_policies_scores_as_its_runs_do(folder: Path, method: str) -> None:
     both = [
@@ -120,15 +108,6 @@ def test_tags_of_an_image_come_once_in_order() -> None:
     expected = list(dict.fromkeys(regions.tag_names[t] for t in regions.tags[start:stop]))
     assert texts[0].split() == expected
     assert len(texts) == 3
-
-
-def test_mistakes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Invalid tokens: 4"):
-        vqa.Settings(tokens=4)
-    with pytest.raises(ValueError, match="Invalid dropout: 1"):
-        vqa.Settings(dropout=1.0)
-    with pytest.raises(ValueError, match="is not a prepared VQA benchmark"):
-        vqa.build(vqa.Settings(prepared=str(tmp_path)), 0)
 
 
 def test_the_miniature_runs_from_the_command_line(

@@ -10,7 +10,6 @@ import torch
 
 from longtail.cli import main
 from longtail.replicas import build_model
-from longtail.runs.config import resolve
 from longtail.tasks import multitask, validation_share
 from longtail.tasks.examples import Packable
 from longtail.training.evaluation import evaluate_validation
@@ -319,45 +318,6 @@ def test_baselines_by_hand() -> None:
             common.append(np.isin(best, CORPUS.gold[t]).mean())
     assert found["most_frequent_sense"]["RP"] == pytest.approx(np.mean(common))
     assert found["most_frequent_sense"]["polysemous"] < found["most_frequent_sense"]["RP"]
-
-
-def test_the_defaults_are_the_papers_settings() -> None:
-    train = resolve("wsd").train
-    assert train.optimizer == "adamw"
-    assert train.batch_size == 12
-    assert train.lr == 1e-6
-    assert train.epochs == 4
-    assert train.validation == 0.05
-    assert train.schedule == "linear"
-    assert train.warmup > 0
-    assert train.evaluate_at == (
-        100, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000, 10000, 11000, 12000, 13000,
-        14000, 15000, 16000, 17000, 18000, 19000, 20000,
-    )  # fmt: skip
-    assert resolve("wsd").data.backbone == "bert-base-uncased"
-    for method, wanted in {
-        "ewc": {"strength": 2.0},
-        "ewcpp": {"strength": 0.1, "decay": 0.9},
-        "reservoir": {"buffer": 20_000},
-        "derpp": {"buffer": 20_000, "alpha": 1.0, "beta": 1.0},
-        "agem": {"buffer": 20_000},
-    }.items():
-        found = resolve("wsd", flags={"method": method}).methods
-        assert {name: getattr(found, name) for name in wanted} == wanted
-
-
-def test_the_miniature_excludes_what_it_would_not_read(capsys) -> None:
-    for name in ("semcor", "wordnet", "prepared", "backbone"):
-        assert main(["run", "wsd", "--miniature", f"--{name}", "somewhere"]) == 2
-        assert f"miniature and {name} = 'somewhere' exclude each other" in capsys.readouterr().err
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    for wrong in ({"tasks": -1}, {"longest": 8}, {"dropout": 1.0}):
-        with pytest.raises(ValueError, match=f"Invalid {next(iter(wrong))}"):
-            wsd.Settings(**wrong)
-    with pytest.raises(ValueError, match="there are 52 words"):
-        wsd.build(wsd.Settings(miniature=True, tasks=53), 0)
 
 
 def test_frozen_embeddings_do_not_train() -> None:
