@@ -35,20 +35,6 @@ def study_file(folder: Path, methods: str = '["finetune"]') -> Path:
     return path
 
 
-@pytest.mark.slow
-def test_a_study_in_two_processes_computes_what_one_computes(tmp_path: Path) -> None:
-    found = {}
-    for jobs, device in (("1", "cpu"), ("2", "auto")):
-        out = tmp_path / jobs
-        command = [sys.executable, "-m", "longtail", "study", study_file(tmp_path), "--quiet"]
-        command += ["--out", out, "--no-report", "--device", device, "--jobs", jobs]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-        found[jobs] = {p.parent.name: p.read_bytes() for p in out.glob("runs/*/summary.json")}
-    assert len(found["1"]) == 4
-    assert found["1"] == found["2"]
-
-
 DEADLY = '''
 import os
 import signal

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from longtail.cli import main
 from longtail.support.modules import exists, import_named
 
 STARTED = "import sys; from longtail.cli import main; sys.exit(main({arguments}))"
@@ -18,9 +19,9 @@ def longtail(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("name", ["numpy", "random", "torch"])
-def test_a_module_in_the_current_folder_stands_in_for_no_other(tmp_path: Path, name: str):
-    (tmp_path / f"{name}.py").write_text("open('executed', 'w')\nraise SystemExit('broken')")
+def test_a_module_in_the_current_folder_stands_in_for_no_other(tmp_path: Path):
+    for name in ("numpy", "random", "torch"):
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w')\nraise SystemExit('broken')")
     done = longtail(tmp_path, "list", "toy")
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "executed").exists()
@@ -41,7 +42,9 @@ def test_what_is_no_name_of_a_module_is_never_imported(path: str):
 
 
 @pytest.mark.parametrize("arguments", [(".x",), ("toy", "--method", ".x:Y")])
-def test_such_a_name_on_the_command_line_is_one_sentence(tmp_path: Path, arguments):
-    done = longtail(tmp_path, "run", *arguments)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+def test_such_a_name_on_the_command_line_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -47,7 +47,6 @@ def test_after_torch_was_imported_it_would_change_nothing_and_is_not_said(monkey
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["run", "no such benchmark"], []),
         (["study", "no such file.toml"], []),
         (["study", "no such file.toml", "--jobs", "2"], ["False", "1000"]),
     ],

@@ -229,7 +229,7 @@ def test_the_task_incremental_score_chooses_within_the_task() -> None:
     assert stacked[1, 3].tolist() == [1.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
+@pytest.mark.parametrize("name", ["fashion_mnist", "cifar100"])
 def test_the_miniature_has_every_class_and_repeats(name: str) -> None:
     images, again = miniature(name), miniature(name)
     assert same(images, again)
