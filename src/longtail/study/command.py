@@ -418,7 +418,7 @@ def _state(run: Planned, job: Job | None, stack: bool) -> str:
 
 
 def show_plan(folder: Surveyed, out: Path, options: StudyOptions, *, stack: bool) -> None:
-    """Prints every run with its id and state, then what training the rest would take."""
+    """Prints every run with its id and state, then how long the rest takes."""
     wanted, jobs, found = folder.wanted, folder.jobs, folder.found
     anew = {run.id: why for why, runs in found.anew.items() for run in runs}
     of = {config.id: job for job in jobs for config in job.configs}
@@ -451,4 +451,4 @@ def show_plan(folder: Surveyed, out: Path, options: StudyOptions, *, stack: bool
     text = f"{len(wanted)} runs, {len(wanted) - count} finished; to do: {count} runs in {stacks} "
     console.print(Text(text + f"stacks and {len(jobs) - stacks} single runs, below {out}"))
     if jobs and not options.quiet:
-        console.print(Text(estimate(jobs, found, options.processes, options.jobs.device)))
+        console.print(Text(estimate(jobs, found, options.processes)))
