@@ -63,6 +63,34 @@ def test_a_killed_worker_fails_its_job_and_another_takes_its_place(
     assert len(list((tmp_path / "out").glob("runs/*/summary.json"))) == 2
 
 
+LATE = """
+import os
+import signal
+
+from longtail.methods import Finetune
+from longtail.study import jobs
+
+class Late(Finetune):
+    def end_task(self, train):
+        jobs._free_memory = lambda: os.kill(os.getpid(), signal.SIGKILL)  # when all is written
+"""
+
+
+def test_a_run_whose_process_was_killed_after_its_end_has_no_error_beside_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "late_method.py").write_text(LATE)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = study_file(tmp_path, '["late_method:Late"]')
+    command = ["study", str(path), "--out", str(tmp_path / "out"), "--jobs", "2", "--no-report"]
+    assert cli.main([*command, "--seeds", "0"]) == 1
+    assert len(list((tmp_path / "out").glob("runs/*/summary.json"))) == 2
+    assert list((tmp_path / "out").glob("runs/*/error.json")) == []
+    capsys.readouterr()
+    assert cli.main([*command, "--seeds", "0"]) == 0
+    assert "0 runs computed, 2 were finished before" in capsys.readouterr().out
+
+
 class Pipe:
     """The worker's end of a pipe that has a job for it."""
 

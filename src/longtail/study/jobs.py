@@ -212,6 +212,7 @@ def train_job(job: Job, out: Path, options: JobOptions, send: Send) -> None:
     commit()  # of the code that begins the run, whatever is checked out when it ends
     try:
         files.refuse_strangers()
+        files.error.unlink(missing_ok=True)
         _clear_damaged(files)
         if job.stacked:
             _train_stack(job, out, options, tell)
@@ -228,7 +229,6 @@ def train_job(job: Job, out: Path, options: JobOptions, send: Send) -> None:
         return
     finally:
         _free_memory()
-    files.error.unlink(missing_ok=True)
     send("finished", {"rp": tell.rp})
 
 

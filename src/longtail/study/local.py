@@ -114,7 +114,9 @@ class _Worker:
             self.process.join(timeout=10)
             if self.job is not None:
                 error = f"its process died with exit code {self.process.exitcode}"
-                self.job.files(self.out).record_failure(error)
+                files = self.job.files(self.out)
+                if not files.result.exists():  # else it has come to its end, and nobody was told
+                    files.record_failure(error)
                 overview.event("failed", self.job, {"error": error})
                 self.job = None
             return False
