@@ -43,7 +43,13 @@ def light_step(step: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(step)
     def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         self: Any = args[0]
-        if named is None or torch.compiler.is_compiling() or _has_hooks(self):
+        hooks = (
+            self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_optimizer_pre_hooks
+            or _global_optimizer_post_hooks
+        )
+        if named is None or torch.compiler.is_compiling() or hooks:
             return heavy(*args, **kwargs)
         with named(f"Optimizer.step#{type(self).__name__}.step"):
             with torch.set_grad_enabled(self.defaults["differentiable"]):
@@ -61,12 +67,3 @@ def unmarked(method: Callable[_P, _R]) -> Callable[_P, _R]:
     if "torch._dynamo" in sys.modules or code is None or code.co_filename != _compile.__file__:
         return method
     return method.__wrapped__.__get__(method.__self__)  # pyright: ignore
-
-
-def _has_hooks(optimizer: Any) -> bool:
-    return bool(
-        optimizer._optimizer_step_pre_hooks
-        or optimizer._optimizer_step_post_hooks
-        or _global_optimizer_pre_hooks
-        or _global_optimizer_post_hooks
-    )

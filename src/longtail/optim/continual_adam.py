@@ -29,7 +29,6 @@ from longtail.optim import loops
 from longtail.optim import state as _state
 from longtail.optim._torch import graph_capture_health_check, light_step, unmarked
 from longtail.optim.checkpoint import complete_group, undoing_casts
-from longtail.optim.kernels import Kernels
 from longtail.optim.past import check_past
 from longtail.optim.plan import Plan, uses_fused
 from longtail.optim.state import Settings, Tensors, check_moments
@@ -169,7 +168,6 @@ class ContinualAdam(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.__dict__.pop("_plan", None)
-        self.__dict__.pop("_kernels", None)
         for group in self.param_groups:
             complete_group(group, self.defaults)
 
@@ -258,10 +256,7 @@ class ContinualAdam(Optimizer):
 
         others = self.param_groups
         if not torch.compiler.is_compiling():  # what is compiled is the loop or foreach
-            kernels = self._cuda_kernels()
-            plan = None if kernels else self._plan_for(step=True)
-            if kernels is not None:
-                others = kernels.step(self)
+            plan = self._plan_for(step=True)
             if plan is not None:
                 plan.step(self)
                 others = [others[i] for i in plan.others]
@@ -284,10 +279,6 @@ class ContinualAdam(Optimizer):
             check_moments(group)
             check_past(group)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            kernels = self._cuda_kernels()
-            if kernels is not None:
-                kernels.end_task(self)
-                return
             others = self.param_groups
             plan = self._plan_for(step=False)
             if plan is not None:
@@ -296,12 +287,6 @@ class ContinualAdam(Optimizer):
             for group in others:
                 settings = Settings.of(group, self._decoupled_weight_decay)
                 _state.count_task(group, _state.fold_group(self.state, group, settings))
-
-    def _cuda_kernels(self) -> Kernels | None:
-        """Those of an optimizer with parameters on a GPU."""
-        if not any(group["params"] and group["params"][0].is_cuda for group in self.param_groups):
-            return None
-        return self.__dict__.setdefault("_kernels", Kernels())
 
     def _plan_for(self, *, step: bool) -> Plan | None:
         """How fused groups are stepped: the plan of the last step, made anew if it is not true.

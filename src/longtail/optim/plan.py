@@ -57,7 +57,20 @@ class Launch(Protocol):
     It knows the addresses of their tensors and keeps none of them alive.
     """
 
-    def __init__(self, kind: Any, members: Sequence[Member], groups: Sequence[Group]) -> None: ...
+    def __init__(
+        self,
+        kind: Any,
+        members: Sequence[Member],
+        groups: Sequence[Group],
+        captured: list[Tensor],
+    ) -> None:
+        """``captured`` is the optimizer's list of what captured CUDA graphs read."""
+        ...
+
+    @staticmethod
+    def kind_of(row: Row) -> Hashable | None:
+        """What parameters have in common that one launch can take; None if none can take it."""
+        ...
 
     def step(
         self,
@@ -82,17 +95,27 @@ def uses_fused(group: Group) -> bool:
     params = group["params"]
     if not params or not params[0].is_cuda or torch.compiler.is_compiling():
         return False
-    from longtail.optim.cuda.step import available
+    from longtail.optim.cuda.launch import DTYPES, triton_works
 
-    return available(params)
+    device = params[0].device
+    for p in params:
+        if not (is_plain(p) and p.dtype in DTYPES and p.device == device):
+            return False
+    return triton_works()
 
 
 def launch_for(row: Row) -> tuple[type[Launch], Hashable] | None:
     """The launch that can take a parameter and the kind that it is of; None if there is none."""
     if row.exp_avg.is_cpu:
-        kind = CpuLaunch.kind_of(row)
-        return None if kind is None else (CpuLaunch, kind)
-    return None
+        launch: type[Launch] = CpuLaunch
+    elif row.exp_avg.is_cuda:
+        from longtail.optim.cuda.launch import CudaLaunch
+
+        launch = CudaLaunch
+    else:
+        return None
+    kind = launch.kind_of(row)
+    return None if kind is None else (launch, kind)
 
 
 class Plan:
@@ -120,8 +143,9 @@ class Plan:
                 else:
                     member = Member(row, number, draw_of(group, place))
                     members.setdefault(launch, []).append(member)
+        captured = optimizer.__dict__.setdefault("_captured", [])
         self._parts = [
-            _Part([x.row.param for x in alike], launch(kind, alike, groups))
+            _Part([x.row.param for x in alike], launch(kind, alike, groups, captured))
             for (launch, kind), alike in members.items()
         ]
         self._seen = _look(optimizer, groups)
@@ -130,7 +154,7 @@ class Plan:
         """Whether it was made of what the optimizer holds now."""
         if self._numbers[-1] >= len(optimizer.param_groups):  # somebody has removed groups
             return False
-        if any(p.grad is not None for p in self._waiting):
+        if self._waiting and any(p.grad is not None for p in self._waiting):
             return False
         return self._seen == _look(optimizer, self._groups(optimizer))
 
@@ -174,15 +198,18 @@ class Plan:
                 # In the state's dtype: 65536, where GradScaler starts, is infinite in float16.
                 for i, (p, grad) in enumerate(zip(tensors.params, tensors.grads, strict=True)):
                     tensors.grads[i] = grad.to(state_dtype(p)) / grad_scale.to(grad.device)
+            if tensors.steps and not tensors.steps[0].is_cpu:  # nothing waits for the device
+                settings = settings._replace(capturable=True)
             loops.step(tensors, settings, foreach=False)
 
 
 class _Part:
-    """Parameters of one kind, and the layout of gradients that a kernel takes as they are."""
+    """Parameters of one kind, and what gradients are like that a kernel takes as they are."""
 
     def __init__(self, params: list[Any], launch: Launch) -> None:
         self.params, self.launch = params, launch
-        self._layout = _layout(params)
+        self._sizes, self._strides = list(map(Tensor.size, params)), _strides(params)
+        self._dtypes = {p.dtype for p in params}
 
     def gradients(self, optimizer: Any) -> list[Tensor | None]:
         """As the kernel can take them, copied where they have to be."""
@@ -190,11 +217,13 @@ class _Part:
         try:
             if (
                 set(map(type, grads)) == {Tensor}
-                and _layout(grads) == self._layout
+                and set(map(_dtype, grads)) == self._dtypes
+                and list(map(Tensor.size, grads)) == self._sizes
+                and _strides(grads) == self._strides
                 and not any(map(Tensor.is_neg, grads))
             ):
                 return grads
-        except (TypeError, RuntimeError):  # None and sparse ones have no strides
+        except RuntimeError:  # sparse ones have no strides
             pass
         present = [g for g in grads if g is not None]
         if any(g.is_sparse for g in present):
@@ -209,8 +238,9 @@ def _like(grad: Tensor | None, param: Tensor, dtype: torch.dtype) -> Tensor | No
     """The gradient in a dtype and in the parameter's memory layout."""
     if grad is None:
         return None
-    laid_out = grad.stride() == param.stride() and grad.device == param.device
-    if type(grad) is Tensor and grad.dtype is dtype and laid_out and not grad.is_neg():
+    laid_out = grad.shape == param.shape and grad.stride() == param.stride()
+    usable = type(grad) is Tensor and grad.dtype is dtype and grad.device == param.device
+    if usable and laid_out and not grad.is_neg():
         return grad
     return torch.empty_like(param, dtype=dtype, requires_grad=False).copy_(grad)
 
@@ -222,11 +252,11 @@ def _look(optimizer: Any, groups: Sequence[Group]) -> tuple[Any, ...]:
     tensors = [*params, *chain.from_iterable(map(dict.values, states))]
     try:
         addresses = list(map(Tensor.data_ptr, tensors))
-        strides = list(map(Tensor.stride, tensors))
+        strides = _strides(tensors)
     except (TypeError, RuntimeError):  # something in the state is a number or a DTensor
         tensors = [x for x in tensors if is_plain(x)]
         addresses = list(map(Tensor.data_ptr, tensors))
-        strides = list(map(Tensor.stride, tensors))
+        strides = _strides(tensors)
     return (
         addresses,
         strides,
@@ -238,7 +268,6 @@ def _look(optimizer: Any, groups: Sequence[Group]) -> tuple[Any, ...]:
     )
 
 
-def _layout(tensors: list[Any]) -> tuple[Any, ...]:
-    """How gradients and parameters lie in memory."""
-    strides, sizes = list(map(Tensor.stride, tensors)), list(map(Tensor.size, tensors))
-    return strides, sizes, list(map(_dtype, tensors))
+def _strides(tensors: list[Any]) -> list[Any]:
+    """How each lies in memory; nothing where all are contiguous, which is told much faster."""
+    return [] if all(map(Tensor.is_contiguous, tensors)) else list(map(Tensor.stride, tensors))

@@ -23,7 +23,9 @@ _KINDS = {torch.float32: "float", torch.float64: "double"}
 class CpuLaunch:
     """The kernel's table of parameters: eleven columns, those that change with each call last."""
 
-    def __init__(self, kind: str, members: Sequence[Any], groups: Sequence[Group]) -> None:
+    def __init__(
+        self, kind: str, members: Sequence[Any], groups: Sequence[Group], captured: Any = None
+    ) -> None:
         lib: Any = library()
         self._step = getattr(lib, f"longtail_step_{kind}")
         self._end_task = getattr(lib, f"longtail_end_task_{kind}")

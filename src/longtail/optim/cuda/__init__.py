@@ -1,1 +1,1 @@
-"""The step of Continual Adam on CUDA, in Triton: `longtail.optim.cuda.step` is the way in."""
+"""The step of Continual Adam on CUDA, in Triton: `longtail.optim.cuda.launch` is the way in."""

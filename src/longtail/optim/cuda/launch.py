@@ -1,67 +1,287 @@
-"""Launching a compiled Triton kernel again, and working beside a CUDA graph that is captured.
+"""The CUDA step as a `Launch`: one Triton kernel over tables for parameters of one kind.
 
-The public way, ``kernel[grid](...)``, looks at every argument to choose among compiled versions:
-tens of microseconds, as much as a step of a small model takes. Here the version is known after the
-first launch, and its own launcher is called with arguments made ready once.
+Tables belong to a stream. Addresses and what a boundary needs are written once; the addresses of
+gradients, and the settings of several groups, are copied over the last ones in the order of the
+stream, where they have changed. A CUDA graph has its own of these, which are never written again.
+
+While a graph is captured nothing may be copied on its stream, or the graph would do so at every
+replay, so tables are then filled on a stream beside it. Triton is imported at the first launch.
 """
 
 import ctypes
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import importlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import chain
+from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from longtail.optim.state import Row, is_averaged
+
+Group = dict[str, Any]
+
+DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+BLOCK = 512
+NUM_WARPS = 4
+MANY = 2  # blocks that a program takes one after the other, where there are enough for the GPU
+_ENOUGH = 2**22  # elements
+_STREAMS = 4  # whose tables are kept: a graph's stream and that of the boundaries take turns
+_LOG2_OF_ZERO = -1e4  # 2 ** (_LOG2_OF_ZERO * t) is 0, and 0 * it is not NaN
+# The settings that may be others in every step.
+_set_between_steps = itemgetter("lr", "betas", "weight_decay", "eps", "beta3", "maximize")
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-_SEMAPHORE = 64  # bytes: sem_t has 32 or fewer
 
 
-class Launch(NamedTuple):
-    """A launch that can be repeated: ``call(*arguments)``."""
+class Kind(NamedTuple):
+    """What parameters share that one launch can take."""
 
-    call: Callable[..., Any]
-    arguments: tuple[Any, ...]
+    device: torch.device
+    param: torch.dtype
+    state: torch.dtype
+    past: torch.dtype
 
 
-class Launcher:
-    """One kernel over one grid on one stream, in as many variants as flags and dtypes ask for."""
+class _Scalars(NamedTuple):
+    """The settings of a step, as the kernel takes them."""
 
-    def __init__(self, programs: int, warps: int, stream: int) -> None:
-        self._programs = programs
-        self._warps = warps
-        self._stream = stream
-        self._compiled: dict[Any, Any] = {}
+    seen: list[Any]  # what they were made of
+    has_tensors: bool  # whose values may be others in the next step
+    floats: tuple[float, ...]  # those of the only group
+    rows: list[tuple[float, ...]] | None  # or those of several
+    rates: list[Tensor | None]  # of each group the learning rate, where it is on the device
+    places: list[int]  # the addresses of those
+    rate_dtype: torch.dtype
+    flags: tuple[int, int]  # DECAY and MAXIMIZE
 
-    def __call__(
+
+class CudaLaunch:
+    """The launches over parameters of one kind, of one group or several."""
+
+    def __init__(
         self,
-        kernel: Any,
-        variant: Any,
-        pointers: Sequence[Tensor | None],
-        floats: Sequence[float],
-        constants: Sequence[Any],
-    ) -> Launch | None:
-        """Launch; returns how to do it again with the same arguments, once that is known."""
-        public = Launch(
-            functools.partial(kernel[(self._programs,)], num_warps=self._warps),
-            (*pointers, *floats, *constants),
+        kind: Kind,
+        members: Sequence[Any],
+        groups: Sequence[Group],
+        captured: list[Tensor],
+    ) -> None:
+        self._kind, self._captured = kind, captured
+        self._numbers = sorted({x.group for x in members})  # of the groups that it has members of
+        rows, sizes = [], []
+        for x in members:
+            sizes.append(x.row.exp_avg.numel())
+            place = self._numbers.index(x.group)  # in the tables of settings
+            rows.append([*map(_address, x.row), sizes[-1], *x.draw, place])
+        self._rows = torch.tensor(rows, dtype=torch.int64)
+        self._chunk = BLOCK * MANY if sum(sizes) >= _ENOUGH else BLOCK
+        self._chunks = _chunks(sizes, self._chunk)
+        self._tables: dict[int, _Tables] = {}  # by stream, the latest last
+        self._scalars: _Scalars | None = None  # of the last step, where no tensor was among them
+
+        # What the kernels' flags say of each group, and whether any of them needs it.
+        self._steps, self._ends = [], []
+        for g in (groups[i] for i in self._numbers):
+            first, second = g["first_moment"], g["second_moment"]
+            averaged = first == "task", is_averaged(second)
+            self._steps.append((*averaged, second == "task_seen", second == "ema"))
+            self._ends.append((*averaged, first != "ema", second != "ema"))
+        self._any_step = tuple(map(any, zip(*self._steps, strict=True)))
+        self._any_end = tuple(map(any, zip(*self._ends, strict=True)))
+
+    @staticmethod
+    def kind_of(row: Row) -> Kind | None:
+        """The kind of a parameter; None if the kernel cannot take it."""
+        p, state = row.param, row.exp_avg.dtype
+        if p is None or not row.is_flat() or not {p.dtype, state} <= DTYPES or not triton_works():
+            return None
+        past = state if row.past_exp_avg_sq is None else row.past_exp_avg_sq.dtype
+        return Kind(p.device, p.dtype, state, past)
+
+    def step(
+        self,
+        gradients: Sequence[Tensor | None],
+        groups: Sequence[Group],
+        decoupled: bool,
+        grad_scale: Tensor | None,
+        found_inf: Tensor | None,
+    ) -> None:
+        read = next((g.dtype for g in gradients if g is not None), None)
+        if read is None:
+            return
+        device = self._kind.device
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        tables = self._tables.get(stream) or self._tables_on(stream)
+        tables.capturing = torch.cuda.is_current_stream_capturing()
+        own = [groups[i] for i in self._numbers]
+        seen = list(chain.from_iterable(map(_set_between_steps, own)))
+        scalars = self._scalars
+        # The very objects of the last step: of those, tensors alone could have changed since.
+        if scalars is None or scalars.has_tensors or not all(map(is_, seen, scalars.seen)):
+            self._scalars = scalars = self._scalars_of(own, seen, decoupled)
+        # An empty gradient has no address, and its steps count.
+        addresses = [0 if g is None else g.data_ptr() or 1 for g in gradients]
+        table = tables.changing("gradients", addresses, torch.int64)
+        settings = places = rate = None
+        if scalars.rows is None:
+            (rate,) = scalars.rates
+        else:
+            settings = tables.changing("settings", scalars.rows, torch.float32)
+            places = tables.changing("rates", scalars.places, torch.int64)
+        others = [None if x is None else x.to(device) for x in (grad_scale, found_inf)]
+        pointers = (table, settings, places, rate, *others)
+        _, param, state, past = self._kind
+        exact = torch.float64 if torch.float64 in (param, read, state) else torch.float32
+        dtypes = (param, read, state, past, exact, scalars.rate_dtype)
+        flags = (*self._any_step, *scalars.flags, self._chunk, BLOCK)
+        tables.launch("step_kernel", pointers, scalars.floats, dtypes, flags)
+        if tables.capturing:
+            read_by_graph = (*tables.fixed, *pointers, *scalars.rates)
+            self._captured += [x for x in read_by_graph if x is not None]
+
+    def end_task(self, groups: Sequence[Group]) -> list[Tensor | bool]:
+        _, _, state, past = self._kind
+        stream = torch._C._cuda_getCurrentRawStream(self._kind.device.index)
+        tables = self._tables.get(stream) or self._tables_on(stream)
+        tables.capturing = torch.cuda.is_current_stream_capturing()
+        took = torch.zeros(len(self._numbers), dtype=torch.int64, device=self._kind.device)
+        floats = []
+        for i in self._numbers:
+            beta1, beta2 = groups[i]["betas"]
+            floats.append(_end_floats(float(beta1), float(beta2)))
+        settings = None
+        if len(floats) > 1:
+            rows = [(*a, *map(float, b)) for a, b in zip(floats, self._ends, strict=True)]
+            settings, floats = tables.changing("ends", rows, torch.float32), [(0.0,) * 4]
+        exact = torch.float64 if state is torch.float64 else torch.float32
+        flags = (*self._any_end, self._chunk, BLOCK)
+        tables.launch("end_task_kernel", (settings, took), floats[0], (state, past, exact), flags)
+        if tables.capturing:
+            self._captured += [x for x in (*tables.fixed, settings, took) if x is not None]
+        result: list[Tensor | bool] = [False] * len(groups)
+        for number, stepped in zip(self._numbers, took.unbind(), strict=True):
+            result[number] = stepped
+        return result
+
+    def _tables_on(self, stream: int) -> "_Tables":
+        """New ones for a stream."""
+        if len(self._tables) == _STREAMS:
+            self._tables.pop(next(iter(self._tables)))
+        self._tables[stream] = _Tables(self._rows, self._chunks, self._kind.device, stream)
+        return self._tables[stream]
+
+    def _scalars_of(self, own: Sequence[Group], seen: list[Any], decoupled: bool) -> _Scalars:
+        rows, rates, has_tensors = [], [], False
+        for g in own:
+            lr, (beta1, beta2) = g["lr"], g["betas"]
+            has_tensors |= any(isinstance(x, Tensor) for x in (lr, beta1, beta2))
+            on_device = isinstance(lr, Tensor) and not lr.is_cpu
+            rates.append(lr.to(self._kind.device) if on_device else None)
+            rate = 0.0 if on_device else float(lr)
+            numbers = (g["weight_decay"], g["eps"], beta1, beta2, g["beta3"])
+            rows.append(_step_floats(rate, *map(float, numbers)))
+        # The kernel reads all rates as one type: the widest.
+        rate_dtypes = {x.dtype for x in rates if x is not None} or {torch.float32}
+        rate_dtype = rate_dtypes.pop() if len(rate_dtypes) == 1 else torch.float64
+        rates = [None if x is None else x.to(rate_dtype) for x in rates]
+        places = list(map(_address, rates))
+        decay = 2 if decoupled else 1
+        flags = (
+            decay if any(g["weight_decay"] for g in own) else 0,
+            # All groups are maximized, or some, or none.
+            1 if all(g["maximize"] for g in own) else 2 * any(g["maximize"] for g in own),
         )
+        if len(own) == 1:
+            floats, table = rows[0], None
+        else:
+            table = []
+            for row, policy, g in zip(rows, self._steps, own, strict=True):
+                table.append((*row, *map(float, policy), float(g["maximize"])))
+            floats = (0.0,) * len(rows[0])
+        return _Scalars(seen, has_tensors, floats, table, rates, places, rate_dtype, flags)
+
+
+class _Tables:
+    """What the kernels read on one stream, and how they were launched there last."""
+
+    def __init__(self, rows: Tensor, chunks: Tensor, device: torch.device, stream: int) -> None:
+        self._device, self._stream = device, stream
+        self._programs = len(chunks)
+        # Beside the tables: how many programs of each tensor are done.
+        arrived = torch.zeros(len(rows), dtype=torch.int32)
+        self.fixed = [_upload(x, device) for x in (rows, chunks, arrived)]
+        self.capturing = False
+        self._changing: dict[str, tuple[Any, Tensor]] = {}
+        self._compiled: dict[Any, Any] = {}
+        self._again: dict[str, tuple[Any, Callable[[], None]]] = {}
+
+    def changing(self, name: str, values: Any, dtype: torch.dtype) -> Tensor:
+        """The values on the device, copied over the last ones in the order of the stream."""
+        last, table = self._changing.get(name, (None, None))
+        if table is None or self.capturing:
+            table = _upload(torch.tensor(values, dtype=dtype), self._device)
+        elif last != values:
+            # From pageable memory, which CUDA has copied when this returns.
+            table.copy_(torch.tensor(values, dtype=dtype), non_blocking=True)
+        if not self.capturing:  # a graph's own is never written again
+            self._changing[name] = values, table
+        return table
+
+    def launch(
+        self,
+        name: str,
+        pointers: Sequence[Tensor | None],
+        floats: tuple[float, ...],
+        dtypes: tuple[torch.dtype, ...],
+        flags: tuple[Any, ...],
+    ) -> None:
+        """Launch a kernel; the third time with the same arguments by what is known of it."""
+        addresses = [None if x is None else x.data_ptr() for x in pointers]
+        key = addresses, floats, dtypes, flags
+        last, again = self._again.get(name, (None, None))
+        here = torch.cuda.current_device() == self._device.index
+        if again is not None and last == key and here and not self.capturing:
+            again()
+            return
+        kernel = getattr(importlib.import_module("longtail.optim.cuda.kernels"), name)
+        constants = (*map(_triton_dtype, dtypes), *flags)
+        variant = (name, constants, *[None if x is None else x.dtype for x in pointers])
+        # While a graph is captured, loading a kernel is not allowed otherwise.
+        with torch.cuda.device(self._device), _relaxed() if self.capturing else nullcontext():
+            whole = (*self.fixed, *pointers)
+            again = self._launch(kernel, variant, whole, (*floats, *constants))
+        if again is not None and not self.capturing:
+            self._again[name] = key, again
+
+    def _launch(
+        self, kernel: Any, variant: Any, pointers: Sequence[Any], rest: tuple[Any, ...]
+    ) -> Callable[[], None] | None:
+        """Launch; returns how to do it again with the same arguments, once that is known.
+
+        The public way, ``kernel[grid](...)``, looks at every argument to choose among compiled
+        versions: tens of microseconds, as much as a step of a small model takes. The version is
+        known after the first launch, and its own launcher takes arguments made ready once.
+        """
+        grid = (self._programs,)
+        public = functools.partial(kernel[grid], *pointers, *rest, num_warps=NUM_WARPS)
         compiled = self._compiled.get(variant)
         if compiled is None:
-            self._compiled[variant] = public.call(*public.arguments)
+            self._compiled[variant] = public()
             return None
         addresses = [None if x is None else x.data_ptr() for x in pointers]
-        for launch in self._direct(compiled, (*addresses, *floats, *constants)):
+        for direct in self._direct(compiled, (*addresses, *rest)):
             try:
-                launch.call(*launch.arguments)
-                return launch
+                direct()
+                return direct
             except TypeError:  # a Triton whose launcher takes other arguments: nothing ran
                 continue
-        public.call(*public.arguments)
-        return public
+        public()
+        return None
 
-    def _direct(self, compiled: Any, arguments: tuple[Any, ...]) -> Iterator[Launch]:
+    def _direct(self, compiled: Any, arguments: tuple[Any, ...]) -> Iterator[Callable[[], None]]:
         """The callables that can launch the compiled kernel, fastest first."""
         head = (self._programs, 1, 1, self._stream)
         hooks = (None, None, None)
@@ -71,32 +291,34 @@ class Launcher:
             return
         if getattr(run, "global_scratch_size", 1) == 0 == getattr(run, "profile_scratch_size", 1):
             cluster = (run.launch_cooperative_grid, run.launch_pdl, None, None)
-            yield Launch(run.launch, (*head, function, *cluster, packed, *hooks, *arguments))
-        yield Launch(run, (*head, function, packed, *hooks, *arguments))
+            whole = (*head, function, *cluster, packed, *hooks, *arguments)
+            yield functools.partial(run.launch, *whole)
+        yield functools.partial(run, *head, function, packed, *hooks, *arguments)
 
 
-def current_stream(device: torch.device) -> int:
-    # What Triton itself calls; the public torch.cuda.current_stream takes ten times as long.
-    return torch._C._cuda_getCurrentRawStream(device.index)
+@functools.cache
+def triton_works() -> bool:
+    """Whether this machine has a GPU, and a Triton, that can run the kernels."""
+    if torch.version.hip or not torch.cuda.is_available():
+        return False
+    try:
+        # Builds Triton's own helper, which fails without a C compiler or Python's headers.
+        from triton.runtime import driver
+
+        return driver.active.get_current_target().arch >= 80
+    except Exception:
+        return False
 
 
-@contextmanager
-def aside(device: torch.device) -> Iterator[bool]:
-    """Run the block's kernels now, also where a graph is being captured.
-
-    The graph would record them and repeat them at each replay, so they are then launched on a
-    stream that takes no part in the capture, and waited for.
-
-    Yields:
-        Whether a graph is being captured.
-    """
+def _upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device, also while a graph is captured."""
     if not torch.cuda.is_current_stream_capturing():
-        yield False
-        return
+        return tensor.to(device, non_blocking=True)
     side = _free_stream(device)
-    with relaxed(), torch.cuda.stream(side):
-        yield True
+    with _relaxed(), torch.cuda.stream(side):
+        uploaded = tensor.to(device)
         side.synchronize()
+    return uploaded
 
 
 def _free_stream(device: torch.device) -> torch.cuda.Stream:
@@ -109,7 +331,7 @@ def _free_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 @contextmanager
-def relaxed() -> Iterator[None]:
+def _relaxed() -> Iterator[None]:
     """Let this thread allocate, load code and wait for streams that take no part in a capture."""
     exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
     mode = ctypes.c_int(_RELAXED)
@@ -120,63 +342,43 @@ def relaxed() -> Iterator[None]:
         exchange(ctypes.byref(mode))
 
 
-# What CUDA graphs read, by the address of a semaphore that CUDA posts when the graph is gone.
-_reads: dict[int, list[Tensor]] = {}
+def _chunks(sizes: Sequence[int], chunk: int) -> Tensor:
+    """Which program takes which chunk of which tensor."""
+    # An empty tensor has a chunk too: its steps are counted like any other's.
+    counts = torch.tensor([max(1, -(-size // chunk)) for size in sizes])
+    tensor = torch.arange(len(sizes)).repeat_interleave(counts)
+    first = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    return torch.stack((tensor, torch.arange(len(tensor)) - first), dim=1).to(torch.int32)
 
 
-def keep_for_graph(tensors: Iterable[Tensor | None]) -> None:
-    """Let tensors live as long as the graph that is being captured, which will read them.
-
-    The graph owns a semaphore, by way of a CUDA user object: CUDA posts it when the graph and all
-    that was instantiated from it are destroyed and their last replay has ended. It does so in a
-    thread of its own, where Python is not to be called, so `free_for_dead_graphs` looks later.
-    Where a driver cannot do that, the semaphore is never posted and the tensors are kept for good.
-    """
-    free_for_dead_graphs()
-    libc = _libc()
-    gone = libc.calloc(1, _SEMAPHORE)
-    libc.sem_init(gone, 0, 0)
-    _reads[gone] = [x for x in tensors if x is not None]
-    _post_with_graph(gone, libc.sem_post)
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
-def free_for_dead_graphs() -> None:
-    """Let go of what was kept for graphs that are gone."""
-    if not _reads:
-        return
-    libc = _libc()
-    for gone in list(_reads):
-        if libc.sem_trywait(gone) == 0:
-            del _reads[gone]
-            libc.free(gone)
+@functools.lru_cache(maxsize=1024)
+def _step_floats(
+    lr: float, weight_decay: float, eps: float, beta1: float, beta2: float, beta3: float
+) -> tuple[float, ...]:
+    """The kernel's scalars, each as two float32, whose sum is good for float64."""
+    numbers = (lr, weight_decay, eps, beta1, 1 - beta1, beta2, 1 - beta2)
+    split = [part for x in (*numbers, *map(_log2, (beta1, beta2, beta3))) for part in _split(x)]
+    return tuple(split)
 
 
-def _post_with_graph(gone: int, post: Any) -> None:
-    """Make the graph that the current stream is captured into call ``post(gone)`` at its end."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    stream = current_stream(torch.device("cuda", torch.cuda.current_device()))
-    status, graph, owned = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    try:
-        driver.cuStreamGetCaptureInfo_v2(
-            ctypes.c_void_p(stream), ctypes.byref(status), None, ctypes.byref(graph), None, None
-        )
-        call = ctypes.cast(post, ctypes.c_void_p)
-        no_sync = move = 1  # no waiting for the call; the graph alone holds the object
-        if graph.value and not driver.cuUserObjectCreate(
-            ctypes.byref(owned), ctypes.c_void_p(gone), call, 1, no_sync
-        ):
-            driver.cuGraphRetainUserObject(graph, owned, 1, move)
-    except AttributeError:  # an older driver
-        pass
+@functools.lru_cache(maxsize=1024)
+def _end_floats(beta1: float, beta2: float) -> tuple[float, ...]:
+    return (*_split(_log2(beta1)), *_split(_log2(beta2)))
+
+
+def _split(x: float) -> tuple[float, float]:
+    high = ctypes.c_float(x).value
+    return high, x - high
+
+
+def _log2(beta: float) -> float:
+    return math.log2(beta) if beta > 0 else _LOG2_OF_ZERO
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None)
-    libc.calloc.restype = ctypes.c_void_p
-    libc.calloc.argtypes = (ctypes.c_size_t, ctypes.c_size_t)
-    libc.sem_init.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint)
-    for function in (libc.sem_trywait, libc.sem_post, libc.free):
-        function.argtypes = (ctypes.c_void_p,)
-    libc.free.restype = None
-    return libc
+def _triton_dtype(dtype: torch.dtype) -> Any:
+    return getattr(importlib.import_module("triton.language"), str(dtype).removeprefix("torch."))
