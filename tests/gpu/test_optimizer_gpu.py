@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
-from helpers.optimizers import assert_same
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from helpers.optimizers import assert_same
 from longtail import ContinualAdam, ContinualAdamW
 from longtail.optim.cuda import launch
 

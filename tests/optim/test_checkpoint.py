@@ -41,6 +41,7 @@ def test_round_trip_through_a_file_goes_on_bit_for_bit(implementation: dict[str,
     assert_same(states(first, a), states(second, b))
 
 
+@pytest.mark.filterwarnings("ignore:.*capturable")  # of copies torch's own optimizers warn, too
 @pytest.mark.parametrize("how", ["pickle", "deepcopy"])
 def test_copies_go_on_alone(how: str, implementation: dict[str, Any]) -> None:
     a = parameters((3, 2))
@@ -77,7 +78,9 @@ def test_a_plain_adam_checkpoint_goes_on(
     assert group["second_moment"] == "task"
     train(plain, a, range(5, 9))
     train(continual, b, range(5, 9))
-    assert_same(a, b, rtol=1e-12, atol=1e-12)
+    # With capturable the scalars of a step are float32 tensors, also of torch's, in another order.
+    near = 1e-7 if implementation.get("capturable") else 1e-12
+    assert_same(a, b, rtol=near, atol=near)
     continual.end_task()
     assert continual.state[b[0]]["past_steps"].item() == 9
     train(continual, b, range(9, 12), boundary_after=[11])

@@ -319,6 +319,8 @@ def test_schedulers_rebuilt_for_each_task_need_the_learning_rate_reset() -> None
 def test_grad_scaler_unscales_and_skips(implementation: dict[str, Any], dtype: torch.dtype) -> None:
     a = parameters((4,), dtype=dtype)
     b = twins(a)
+    if dtype is torch.bfloat16 and optimizers.device == "cuda":
+        pytest.skip("torch's GradScaler cannot look for infinities in bfloat16 on CUDA")
     scaled, plain = ContinualAdam(a, **implementation), ContinualAdam(b, **implementation)
     scaler = torch.amp.GradScaler(optimizers.device, init_scale=8.0, growth_interval=1000)
     for seed in range(4):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+from helpers import optimizers
 from helpers.optimizers import (
     FIRST_MOMENTS,
     IMPLEMENTATIONS,
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*capturable")
 
 
 def test_boundary_folds_by_number_of_steps(implementation: dict[str, Any]) -> None:
-    p = Parameter(torch.zeros(1, dtype=torch.float64))
+    p = Parameter(torch.zeros(1, dtype=torch.float64, device=optimizers.device))
     optimizer = ContinualAdam([p], **implementation)
     for gradient, steps in ((1.0, 3), (2.0, 1)):
         for _ in range(steps):

@@ -126,6 +126,9 @@ def _restore(param: Tensor, state: dict[str, Any], saved: dict[str, Any], past_d
     float32 state of a bf16 parameter, takes codes for numbers, and sends a count that belongs on
     the CPU to the GPU.
     """
+    step = state.get("step")
+    if isinstance(step, Tensor) and not step.is_cpu and step.device != param.device:
+        state["step"] = step.to(param.device)  # saved on a GPU, and no flag of the group says so
     own = past_dtype_of(past_dtype, state_dtype(param))
     half = state_dtype(param) != param.dtype
     for key, value in saved.items():

@@ -9,9 +9,9 @@ With small models Python is the slowest part of a step. So what is compared from
 whole lists, made by functions in C.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter, is_, itemgetter
 from types import NoneType
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from longtail.optim import loops
+from longtail.optim._torch import alike, dict_version
 from longtail.optim.cpu.launch import CpuLaunch
 from longtail.optim.past import Draw, draw_of
 from longtail.optim.state import (
@@ -40,7 +41,7 @@ _settings = itemgetter(
     *("fused", "foreach", "differentiable"),
     *("first_moment", "second_moment", "past_dtype", "past_seed", "past_copies"),
 )
-_dtype, _grad = attrgetter("dtype"), attrgetter("grad")
+_grad = attrgetter("grad")
 
 
 class Member(NamedTuple):
@@ -143,12 +144,15 @@ class Plan:
                 else:
                     member = Member(row, number, draw_of(group, place))
                     members.setdefault(launch, []).append(member)
+        self._has_rest = any(self._rest)
         captured = optimizer.__dict__.setdefault("_captured", [])
         self._parts = [
             _Part([x.row.param for x in alike], launch(kind, alike, groups, captured))
             for (launch, kind), alike in members.items()
         ]
         self._seen = _look(optimizer, groups)
+        self._plain = [p for group in groups for p in group["params"] if is_plain(p)]
+        self._alike = alike(self._plain)
 
     def holds(self, optimizer: Any) -> bool:
         """Whether it was made of what the optimizer holds now."""
@@ -156,7 +160,9 @@ class Plan:
             return False
         if self._waiting and any(p.grad is not None for p in self._waiting):
             return False
-        return self._seen == _look(optimizer, self._groups(optimizer))
+        # Of a parameter that is the same object, `p.data = p.data.t()` may change the layout.
+        seen = _look(optimizer, self._groups(optimizer))
+        return self._seen == seen and self._alike(*self._plain)
 
     def step(self, optimizer: Any) -> None:
         """One step of the fused groups; nothing but their settings may differ from `holds`."""
@@ -173,7 +179,7 @@ class Plan:
             if NoneType in map(type, grads):
                 stepped = [p for p, g in zip(stepped, grads, strict=True) if g is not None]
             increment_version(stepped)
-        if any(self._rest) and (found_inf is None or not bool(found_inf)):
+        if self._has_rest and (found_inf is None or not bool(found_inf)):
             self._step_rest(optimizer, groups, scale)
 
     def end_task(self, optimizer: Any) -> None:
@@ -181,13 +187,16 @@ class Plan:
         groups = self._groups(optimizer)
         took = [part.launch.end_task(groups) for part in self._parts]
         for number, group in enumerate(groups):
-            settings = Settings.of(group, optimizer._decoupled_weight_decay)
-            rest = {p: optimizer.state[p] for p in self._rest[number]}
-            of_rest = fold_group(rest, group, settings)
-            count_task(group, [*[part[number] for part in took], *of_rest])
+            of_group = [part[number] for part in took]
+            if self._rest[number]:
+                settings = Settings.of(group, optimizer._decoupled_weight_decay)
+                rest = {p: optimizer.state[p] for p in self._rest[number]}
+                of_group += fold_group(rest, group, settings)
+            count_task(group, of_group)
 
     def _groups(self, optimizer: Any) -> list[Group]:
-        return [optimizer.param_groups[i] for i in self._numbers]
+        groups = optimizer.param_groups
+        return [groups[i] for i in self._numbers] if self.others else groups
 
     def _step_rest(self, optimizer: Any, groups: list[Group], grad_scale: Tensor | None) -> None:
         for group, params in zip(groups, self._rest, strict=True):
@@ -198,40 +207,42 @@ class Plan:
                 # In the state's dtype: 65536, where GradScaler starts, is infinite in float16.
                 for i, (p, grad) in enumerate(zip(tensors.params, tensors.grads, strict=True)):
                     tensors.grads[i] = grad.to(state_dtype(p)) / grad_scale.to(grad.device)
-            if tensors.steps and not tensors.steps[0].is_cpu:  # nothing waits for the device
-                settings = settings._replace(capturable=True)
-            loops.step(tensors, settings, foreach=False)
+            if not tensors.steps or tensors.steps[0].is_cpu:
+                loops.step(tensors, settings, foreach=False)
+                continue
+            # Nothing waits for the device, and float64 loses no digits to counts in float32.
+            exact = tensors._replace(
+                steps=[x.double() for x in tensors.steps],
+                past_steps=[x.double() for x in tensors.past_steps],
+            )
+            loops.step(exact, settings._replace(capturable=True), foreach=False)
+            for count, stepped in zip(tensors.steps, exact.steps, strict=True):
+                count.copy_(stepped)
 
 
 class _Part:
-    """Parameters of one kind, and what gradients are like that a kernel takes as they are."""
+    """Parameters of one kind and their launch."""
 
     def __init__(self, params: list[Any], launch: Launch) -> None:
         self.params, self.launch = params, launch
-        self._sizes, self._strides = list(map(Tensor.size, params)), _strides(params)
-        self._dtypes = {p.dtype for p in params}
+        # Whether gradients are like the last ones that the kernel took as they were.
+        self._alike: Callable[..., bool] = lambda *_: False
 
-    def gradients(self, optimizer: Any) -> list[Tensor | None]:
+    def gradients(self, optimizer: Any) -> list[Any]:
         """As the kernel can take them, copied where they have to be."""
         grads: list[Any] = list(map(_grad, self.params))
-        try:
-            if (
-                set(map(type, grads)) == {Tensor}
-                and set(map(_dtype, grads)) == self._dtypes
-                and list(map(Tensor.size, grads)) == self._sizes
-                and _strides(grads) == self._strides
-                and not any(map(Tensor.is_neg, grads))
-            ):
-                return grads
-        except RuntimeError:  # sparse ones have no strides
-            pass
+        if self._alike(*grads):
+            return grads
         present = [g for g in grads if g is not None]
         if any(g.is_sparse for g in present):
             raise RuntimeError(f"{type(optimizer).__name__} does not support sparse gradients")
         dtype = self.params[0].dtype
         if any(g.dtype is not dtype for g in present):  # none of their digits is to be lost
             dtype = state_dtype(self.params[0])
-        return [_like(g, p, dtype) for g, p in zip(grads, self.params, strict=True)]
+        usable = [_like(g, p, dtype) for g, p in zip(grads, self.params, strict=True)]
+        if len(present) == len(grads) and all(map(is_, usable, grads)):
+            self._alike = alike(grads)
+        return usable
 
 
 def _like(grad: Tensor | None, param: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -246,28 +257,20 @@ def _like(grad: Tensor | None, param: Tensor, dtype: torch.dtype) -> Tensor | No
 
 
 def _look(optimizer: Any, groups: Sequence[Group]) -> tuple[Any, ...]:
-    """Everything that the tables of a plan are made of."""
+    """What the tables of a plan are made of, but for the layout of parameters.
+
+    The layout of a state tensor is taken to be what it was while it is that tensor, at its address.
+    """
     params = [p for group in groups for p in group["params"]]
     states = optimizer.state.values()
     tensors = [*params, *chain.from_iterable(map(dict.values, states))]
     try:
         addresses = list(map(Tensor.data_ptr, tensors))
-        strides = _strides(tensors)
     except (TypeError, RuntimeError):  # something in the state is a number or a DTensor
-        tensors = [x for x in tensors if is_plain(x)]
-        addresses = list(map(Tensor.data_ptr, tensors))
-        strides = _strides(tensors)
+        addresses = [x.data_ptr() for x in tensors if is_plain(x)]
     return (
         addresses,
-        strides,
-        list(map(Tensor.size, params)),
-        list(map(_dtype, params)),
-        list(map(id, params)),
-        list(map(id, optimizer.state)),
+        list(map(dict_version, states)),
+        [*map(id, params), *map(id, optimizer.state)],
         [(len(group["params"]), *_settings(group)) for group in optimizer.param_groups],
     )
-
-
-def _strides(tensors: list[Any]) -> list[Any]:
-    """How each lies in memory; nothing where all are contiguous, which is told much faster."""
-    return [] if all(map(Tensor.is_contiguous, tensors)) else list(map(Tensor.stride, tensors))

@@ -401,13 +401,15 @@ def task_count(group: Mapping[str, Any]) -> Tensor:
 def count_task(group: dict[str, Any], took: Sequence[Tensor | bool]) -> None:
     """Add one to ``tasks_seen`` if any parameter took a step, without waiting for a GPU."""
     count = group["tasks_seen"]
-    on_device = next((x for x in took if isinstance(x, Tensor)), None)
-    if on_device is None:
-        if any(took):
-            count.add_(1)
+    on_device = [x for x in took if isinstance(x, Tensor)]
+    if any(x is True for x in took):
+        count.add_(1)
         return
-    if count.device != on_device.device:
-        count = group["tasks_seen"] = count.to(on_device.device)
-    for x in took:
-        on_device = on_device | (x.to(count.device) if isinstance(x, Tensor) else x)
-    count.add_(on_device)
+    if not on_device:
+        return
+    stepped = on_device[0]
+    if count.device != stepped.device:
+        count = group["tasks_seen"] = count.to(stepped.device)
+    for x in on_device[1:]:
+        stepped = stepped | x.to(count.device)
+    count.add_(stepped)

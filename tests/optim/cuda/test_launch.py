@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.optimizers import parameters, set_gradients
 
+from helpers.optimizers import parameters, set_gradients
 from longtail import ContinualAdamW
 from longtail.optim import plan
 from longtail.optim.cuda import launch
@@ -51,6 +51,7 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, Any]]
 
     monkeypatch.setattr(launch._Tables, "launch", note)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 5, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return seen
 
@@ -205,7 +206,7 @@ def compiled(run: Any) -> Any:
 @pytest.fixture
 def tables(no_gpu_needed: list[Any]) -> launch._Tables:
     rows, chunks = torch.zeros(1, 11, dtype=torch.int64), torch.zeros(7, 2, dtype=torch.int32)
-    return launch._Tables(rows, chunks, torch.device("cpu"), stream=5)
+    return launch._Tables(rows, chunks, torch.device("cpu"), 5, 1)
 
 
 def test_the_second_launch_goes_to_the_compiled_kernel(tables: launch._Tables) -> None:

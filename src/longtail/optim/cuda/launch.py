@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from operator import is_, itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -57,6 +57,14 @@ class _Scalars(NamedTuple):
     places: list[int]  # the addresses of those
     rate_dtype: torch.dtype
     flags: tuple[int, int]  # DECAY and MAXIMIZE
+
+
+class _Warm(NamedTuple):
+    """A launch that can be done again if only what its gradients' table holds has changed."""
+
+    scalars: _Scalars
+    read: torch.dtype
+    again: Callable[[], None]
 
 
 class CudaLaunch:
@@ -113,6 +121,7 @@ class CudaLaunch:
         if read is None:
             return
         device = self._kind.device
+        unscaled = grad_scale is None and found_inf is None
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         tables = self._tables.get(stream) or self._tables_on(stream)
         tables.capturing = torch.cuda.is_current_stream_capturing()
@@ -122,9 +131,22 @@ class CudaLaunch:
         # The very objects of the last step: of those, tensors alone could have changed since.
         if scalars is None or scalars.has_tensors or not all(map(is_, seen, scalars.seen)):
             self._scalars = scalars = self._scalars_of(own, seen, decoupled)
-        # An empty gradient has no address, and its steps count.
-        addresses = [0 if g is None else g.data_ptr() or 1 for g in gradients]
+        try:
+            addresses = list(map(Tensor.data_ptr, cast(Sequence[Tensor], gradients)))
+        except TypeError:
+            addresses = [0]
+        if 0 in addresses:  # one is missing, or is empty: its steps count
+            addresses = [0 if g is None else g.data_ptr() or 1 for g in gradients]
         table = tables.changing("gradients", addresses, torch.int64)
+        warm = tables.warm
+        if (
+            warm is not None
+            and (warm.scalars is scalars and warm.read is read and unscaled)
+            and not tables.capturing
+            and torch._C._cuda_getDevice() == device.index
+        ):
+            warm.again()
+            return
         settings = places = rate = None
         if scalars.rows is None:
             (rate,) = scalars.rates
@@ -137,7 +159,8 @@ class CudaLaunch:
         exact = torch.float64 if torch.float64 in (param, read, state) else torch.float32
         dtypes = (param, read, state, past, exact, scalars.rate_dtype)
         flags = (*self._any_step, *scalars.flags, self._chunk, BLOCK)
-        tables.launch("step_kernel", pointers, scalars.floats, dtypes, flags)
+        again = tables.launch("step_kernel", pointers, scalars.floats, dtypes, flags)
+        tables.warm = _Warm(scalars, read, again) if again is not None and unscaled else None
         if tables.capturing:
             read_by_graph = (*tables.fixed, *pointers, *scalars.rates)
             self._captured += [x for x in read_by_graph if x is not None]
@@ -147,7 +170,7 @@ class CudaLaunch:
         stream = torch._C._cuda_getCurrentRawStream(self._kind.device.index)
         tables = self._tables.get(stream) or self._tables_on(stream)
         tables.capturing = torch.cuda.is_current_stream_capturing()
-        took = torch.zeros(len(self._numbers), dtype=torch.int64, device=self._kind.device)
+        took = tables.took.zero_()
         floats = []
         for i in self._numbers:
             beta1, beta2 = groups[i]["betas"]
@@ -162,7 +185,7 @@ class CudaLaunch:
         if tables.capturing:
             self._captured += [x for x in (*tables.fixed, settings, took) if x is not None]
         result: list[Tensor | bool] = [False] * len(groups)
-        for number, stepped in zip(self._numbers, took.unbind(), strict=True):
+        for number, stepped in zip(self._numbers, tables.stepped, strict=True):
             result[number] = stepped
         return result
 
@@ -170,8 +193,9 @@ class CudaLaunch:
         """New ones for a stream."""
         if len(self._tables) == _STREAMS:
             self._tables.pop(next(iter(self._tables)))
-        self._tables[stream] = _Tables(self._rows, self._chunks, self._kind.device, stream)
-        return self._tables[stream]
+        tables = _Tables(self._rows, self._chunks, self._kind.device, stream, len(self._numbers))
+        self._tables[stream] = tables
+        return tables
 
     def _scalars_of(self, own: Sequence[Group], seen: list[Any], decoupled: bool) -> _Scalars:
         rows, rates, has_tensors = [], [], False
@@ -207,13 +231,19 @@ class CudaLaunch:
 class _Tables:
     """What the kernels read on one stream, and how they were launched there last."""
 
-    def __init__(self, rows: Tensor, chunks: Tensor, device: torch.device, stream: int) -> None:
+    def __init__(
+        self, rows: Tensor, chunks: Tensor, device: torch.device, stream: int, groups: int
+    ) -> None:
         self._device, self._stream = device, stream
         self._programs = len(chunks)
         # Beside the tables: how many programs of each tensor are done.
         arrived = torch.zeros(len(rows), dtype=torch.int32)
         self.fixed = [_upload(x, device) for x in (rows, chunks, arrived)]
+        # Of each group whether a task that was ended had steps.
+        self.took = _upload(torch.zeros(groups, dtype=torch.int64), device)
+        self.stepped = self.took.unbind()
         self.capturing = False
+        self.warm: _Warm | None = None
         self._changing: dict[str, tuple[Any, Tensor]] = {}
         self._compiled: dict[Any, Any] = {}
         self._again: dict[str, tuple[Any, Callable[[], None]]] = {}
@@ -237,15 +267,19 @@ class _Tables:
         floats: tuple[float, ...],
         dtypes: tuple[torch.dtype, ...],
         flags: tuple[Any, ...],
-    ) -> None:
-        """Launch a kernel; the third time with the same arguments by what is known of it."""
+    ) -> Callable[[], None] | None:
+        """Launch a kernel; the third time with the same arguments by what is known of it.
+
+        Returns:
+            How to launch it once more, once that is known.
+        """
         addresses = [None if x is None else x.data_ptr() for x in pointers]
         key = addresses, floats, dtypes, flags
         last, again = self._again.get(name, (None, None))
-        here = torch.cuda.current_device() == self._device.index
+        here = torch._C._cuda_getDevice() == self._device.index
         if again is not None and last == key and here and not self.capturing:
             again()
-            return
+            return again
         kernel = getattr(importlib.import_module("longtail.optim.cuda.kernels"), name)
         constants = (*map(_triton_dtype, dtypes), *flags)
         variant = (name, constants, *[None if x is None else x.dtype for x in pointers])
@@ -253,8 +287,10 @@ class _Tables:
         with torch.cuda.device(self._device), _relaxed() if self.capturing else nullcontext():
             whole = (*self.fixed, *pointers)
             again = self._launch(kernel, variant, whole, (*floats, *constants))
-        if again is not None and not self.capturing:
-            self._again[name] = key, again
+        if again is None or self.capturing:
+            return None
+        self._again[name] = key, again
+        return again
 
     def _launch(
         self, kernel: Any, variant: Any, pointers: Sequence[Any], rest: tuple[Any, ...]
