@@ -36,7 +36,6 @@ from typing import Any, Literal, get_type_hints
 
 from longtail import benchmarks, methods
 from longtail.methods import Method
-from longtail.optim.average import DECAY
 from longtail.runs.values import NEAR, check, flatten, parse, plain, unknown
 from longtail.support import doors
 from longtail.support.modules import exists, import_object
@@ -57,8 +56,6 @@ POLICY_FIELDS = ("first_moment", "second_moment", "beta3", "boundary", "past_dty
 POLICY_HELP = "what becomes of the optimizer's state at a task's end: " + ", ".join(POLICIES)
 OPTIMIZER_HELP = "adamw or adam (Continual AdamW, Adam), one of torch.optim, or module:Class"
 _SEED = "the seed"  # stands for it where the settings of a run are text
-# Settings younger than published runs, which keep their ids: not written where they say nothing.
-_YOUNGER = {"tie": "first", "span": "task", "average": "none", "average_decay": DECAY}
 
 
 @dataclass(frozen=True)
@@ -105,9 +102,6 @@ class RunConfig:
         head = {k: getattr(self, k) for k in ("benchmark", "method", "policy", "optimizer", "seed")}
         tables = {t: plain(vars(getattr(self, t))) for t in ("data", "train", "methods")}
         del tables["train"]["optimizer"]  # stands in the head
-        for key, usual in _YOUNGER.items():
-            if tables["train"][key] == usual:
-                del tables["train"][key]
         if not self.chosen.ours:
             for key in ADAM_SETTINGS:
                 del tables["train"][key]
