@@ -117,6 +117,8 @@ TAKEN_AWAY: tuple[str, ...] = (
     "vqa*/settings/data.feature_width",  # two of the generated world, which every study left alone
     "vqa*/settings/data.test_split",
     "vqa*/settings/data.mention",  # there is one rule: a question's text names the object
+    "nlp5*/settings/data.generate",  # two that nobody used: a precision of answers, and a seed
+    "nlp5*/settings/data.subset",
 )
 
 # Runs that are computed in another order since, by patterns of RUN/: what they measure is the same
